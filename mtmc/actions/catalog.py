@@ -1,0 +1,170 @@
+"""The vocabulary: every kind of action, the candidates for one decision, and how an action is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+from mtmc.actions import encode, fuse, generate, launch, pipeline, reorder, revert, split, stop, tile
+from mtmc.actions.action import Action, ActionType
+from mtmc.actions.regions import members, strip_notes
+from mtmc.data.hardware import H200, Hardware
+from mtmc.errors import IllegalAction, IRError
+from mtmc.ir import cost
+from mtmc.ir.codec import structural_hash
+from mtmc.ir.program import Program
+
+ACTIONS: tuple[ActionType, ...] = cast(
+    tuple[ActionType, ...],
+    (generate, fuse, tile, split, encode, pipeline, reorder, launch, revert, stop),
+)
+"""In the order in which candidates are listed."""
+
+VOCABULARY_VERSION = 1
+"""Of the generator: which candidates are proposed, in which order. Raise it with every change to either."""
+
+_QUOTAS = {
+    generate.KIND: 1, launch.KIND: 1, stop.KIND: 1, revert.KIND: 3,
+    fuse.KIND: 18, tile.KIND: 18, split.KIND: 5, encode.KIND: 4, pipeline.KIND: 8, reorder.KIND: 5,
+}  # fmt: skip
+"""Of 64 candidates; what one kind does not use goes to the others."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What may be done next: legal actions in the catalogue's order, never ranked."""
+
+    actions: tuple[Action, ...]
+    cut: int
+    """How many further proposals the quotas cut; these were not tried."""
+    version: int = VOCABULARY_VERSION
+
+
+# ---- one action ---------------------------------------------------------------------------------------------
+
+
+def module_of(action: Action) -> ActionType:
+    for module in ACTIONS:
+        if module.KIND == action.kind:
+            return module
+    raise IllegalAction(f"there is no action '{action.kind}'; there are {', '.join(m.KIND for m in ACTIONS)}")
+
+
+def parse(line: str) -> Action:
+    """The action of a printed line, whatever its notes say. Raises IllegalAction for any other text."""
+    bare = strip_notes(line)
+    for module in ACTIONS:
+        action = module.parse(bare)
+        if action is not None:
+            return action
+    raise IllegalAction(
+        f"'{line}' is no action; an action reads like 'tile k3 to 128x128x64 with 8 warps' or 'stop'"
+    )
+
+
+def apply(program: Program, action: Action, hardware: Hardware = H200) -> Program:
+    """The Program after an action; on a class of kernels, after the action on each of them.
+
+    ``hardware`` chooses default schedules only, never what is legal.
+
+    Raises:
+        IllegalAction: the action does not apply; the message is the reason.
+    """
+    module = module_of(action)
+    try:
+        if not any(region.endswith("*") for region in action.region):
+            return module.rewrite(program, action, hardware)
+        return _apply_to_class(module, program, action, hardware)
+    except IllegalAction:
+        raise
+    except IRError as error:
+        raise IllegalAction(error.message) from error
+
+
+def _apply_to_class(module: ActionType, program: Program, action: Action, hardware: Hardware) -> Program:
+    """As many kernels of the class as take the action, at least one."""
+    result, reason = program, None
+    for region in _expanded(program, action):
+        try:
+            result = module.rewrite(result, replace(action, region=region), hardware)
+        except IRError as error:
+            reason = reason or error
+    if result is program:
+        raise reason or IllegalAction(f"no kernels of {' and '.join(action.region)} belong together")
+    return result
+
+
+def _expanded(program: Program, action: Action) -> Iterable[tuple[str, ...]]:
+    classes = [members(program, region) for region in action.region]
+    if len(classes) == 1:
+        return [(kernel.id,) for kernel in classes[0]]
+    return fuse.pairs(program, classes[0], classes[1])
+
+
+# ---- candidates ---------------------------------------------------------------------------------------------
+
+
+def propose(
+    program: Program, hardware: Hardware, shares: Mapping[str, float] | None = None, limit: int = 64
+) -> Candidates:
+    """Legal actions for one decision: deterministic, at most ``limit``, in the catalogue's order.
+
+    Every kind has a quota, and inside a kind regions take turns, hot regions more often. Legality is found by
+    trying: what raises, or leaves the Program as it is, is left out.
+
+    Args:
+        shares: time share of kernels by id, as measured; by default a roofline estimate.
+    """
+    heat = dict(shares) if shares else cost.shares(program, hardware)
+    proposals = {module.KIND: list(module.propose(program, hardware)) for module in ACTIONS}
+    queues = {kind: list(_by_turns(actions, program, heat)) for kind, actions in proposals.items()}
+    tried: dict[str, int] = dict.fromkeys(queues, 0)
+    kept: dict[str, list[Action]] = {kind: [] for kind in queues}
+
+    def fill(kind: str, room: int) -> None:
+        queue = queues[kind]
+        while room and tried[kind] < len(queue):
+            action = queue[tried[kind]]
+            tried[kind] += 1
+            if _changes(program, action, hardware):
+                kept[kind].append(action)
+                room -= 1
+
+    for kind in queues:
+        fill(kind, max(1, _QUOTAS[kind] * limit // 64))
+    for kind in queues:
+        fill(kind, max(0, limit - sum(map(len, kept.values()))))
+    actions = [action for kind in queues for action in proposals[kind] if action in kept[kind]][:limit]
+    return Candidates(tuple(actions), sum(len(queue) - tried[kind] for kind, queue in queues.items()))
+
+
+def _changes(program: Program, action: Action, hardware: Hardware) -> bool:
+    if action.kind == stop.KIND:
+        return True
+    try:
+        after = apply(program, action, hardware)
+    except IllegalAction:
+        return False
+    return after is not program and structural_hash(after) != structural_hash(program)
+
+
+def _by_turns(actions: list[Action], program: Program, heat: Mapping[str, float]) -> Iterator[Action]:
+    """Regions take turns; one with twice the share of time has two actions in a turn, up to four."""
+    queues: dict[tuple[str, ...], list[Action]] = {}
+    for action in actions:
+        queues.setdefault(action.region, []).append(action)
+    shares = {region: _share(program, region, heat) for region in queues}
+    order = sorted(queues, key=lambda region: -shares[region])
+    coldest = max(min(shares.values(), default=1.0), 1e-9)
+    while any(queues.values()):
+        for region in order:
+            turns = max(1, min(4, round(shares[region] / coldest)))
+            for _ in range(min(turns, len(queues[region]))):
+                yield queues[region].pop(0)
+
+
+def _share(program: Program, region: tuple[str, ...], heat: Mapping[str, float]) -> float:
+    """Rounded, so that the noise of a measurement does not change the candidates."""
+    kernels = {kernel.id for name in region for kernel in members(program, name)}
+    return round(sum(heat.get(name, 0.0) for name in kernels), 1)

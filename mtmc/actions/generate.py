@@ -1,0 +1,81 @@
+"""Generate: every library kernel of some form becomes generated code with its default schedule.
+
+::
+
+    k0 library  ...            k0 tile pointwise  ...
+    k1 library  ...      ->    k1 tile row        ...
+    k2 library  (opaque)       k2 library  (opaque)
+
+Reductions whose grid would leave most of the card idle are split first: no kernel is made slow knowingly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mtmc.actions import split
+from mtmc.actions.action import Action
+from mtmc.actions.rewriting import require, scheduled
+from mtmc.data.hardware import Hardware
+from mtmc.errors import IRError
+from mtmc.ir.expr import Contract, dtype_of, walk
+from mtmc.ir.program import Kernel, Library, Program, Stages
+from mtmc.ir.types import DType
+
+KIND = "generate"
+_LINE = "generate all with default schedules"
+_ACTION = Action(KIND, ("all",))
+
+
+def propose(program: Program, hardware: Hardware) -> Iterator[Action]:
+    if any(_open(kernel) for kernel in program.kernels):
+        yield _ACTION
+
+
+def _open(kernel: Kernel) -> bool:
+    return isinstance(kernel.impl, Library) and isinstance(kernel.spec, Stages)
+
+
+def check(program: Program, action: Action) -> None:
+    require(
+        any(_open(kernel) for kernel in program.kernels), "no library kernel is left that could be generated"
+    )
+
+
+def rewrite(program: Program, action: Action, hardware: Hardware) -> Program:
+    check(program, action)
+    changed = program
+    for kernel in program.kernels:
+        if _open(kernel) and not _slow(program, kernel):
+            try:
+                changed = _generated(changed, kernel, hardware)
+            except IRError:
+                continue  # no form fits: PyTorch keeps running it
+    require(changed is not program, "none of the library kernels is of a form that can be generated")
+    return changed
+
+
+def _generated(program: Program, kernel: Kernel, hardware: Hardware) -> Program:
+    parts = split.advised(program, kernel, hardware)
+    if parts is not None:
+        try:
+            return split.rewrite(program, split.action(kernel.id, parts), hardware)
+        except IRError:
+            pass  # can't be split: one program a row is still right
+    return program.replace_kernel(kernel.id, scheduled(program, kernel, hardware))
+
+
+def _slow(program: Program, kernel: Kernel) -> bool:
+    """Kernels that the library certainly runs faster: products in float64, which has no tensor-core path here."""
+    if not isinstance(kernel.spec, Stages):
+        return False
+    products = (n for stage in kernel.spec.stages for n in walk(stage.body) if isinstance(n, Contract))
+    return any(dtype_of(node, program.dtype) is DType.F64 for node in products)
+
+
+def describe(program: Program, action: Action) -> str:
+    return _LINE
+
+
+def parse(line: str) -> Action | None:
+    return _ACTION if line == _LINE else None

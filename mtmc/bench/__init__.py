@@ -1,0 +1,1 @@
+"""Benchmarks: suites of problem files, the runner, and numbers that summarise results."""

@@ -1,0 +1,217 @@
+"""``mtmc bench kernelbench | table``: run a benchmark from the user's own checkout, and print its results."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mtmc.errors import BenchError, Exit, UsageError
+
+if TYPE_CHECKING:
+    from mtmc.bench.row import BenchHeader, BenchRow
+    from mtmc.bench.suite import Suite
+    from mtmc.bench.worker import BenchOptions
+
+MIN_TIMEOUT_S = 600.0
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Run a benchmark, or print the table of a result file.")
+    group.command("kernelbench")(kernelbench)
+    group.command("table")(table)
+    app.add_typer(group, name="bench")
+
+
+def kernelbench(
+    root: Annotated[Path, typer.Option(help="Your KernelBench checkout.")],
+    level: Annotated[int, typer.Option(min=1, help="1 to 4.")],
+    problems: Annotated[str | None, typer.Option(help="Numbers such as 1-20,33; default: all.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Result file; default: kernelbench_level<N>_<card>.jsonl."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes side by side; 0: one for every two cores, at most 8.")
+    ] = 0,
+    steps: Annotated[int, typer.Option(min=0, help="Judged steps a problem, at most.")] = 16,
+    seconds: Annotated[float, typer.Option(min=0, help="Seconds of search a problem, at most.")] = 60.0,
+    policy: Annotated[str, typer.Option(help="Who chooses the actions.")] = "heuristic",
+    seed: Annotated[int, typer.Option(help="Of the policy.")] = 0,
+    patience: Annotated[int, typer.Option(min=1, help="Steps without a new best until a search ends.")] = 4,
+    allow: Annotated[list[str] | None, typer.Option(help="Permit a lower precision: tf32 or bf16.")] = None,
+    pure: Annotated[bool, typer.Option("--pure", help="No library compute.")] = False,
+    compile_max: Annotated[
+        bool, typer.Option("--compile-max", help="Also time torch.compile max-autotune.")
+    ] = False,
+    save: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the generated files there.")] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=1, help="Seconds a problem until its worker is killed; default: 600 or more."),
+    ] = None,
+    resume: Annotated[
+        bool | None,
+        typer.Option(
+            "--resume/--fresh",
+            help="--resume: continue the file, and take rows from the store too (merged shards). "
+            "--fresh: set an old file aside. Default: continue the file if its configuration is the same.",
+        ),
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="On resuming, run again what is not correct.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Rows as JSON lines and a summary object on stdout.")
+    ] = False,
+) -> None:
+    """Run KernelBench: one JSON line a problem as it finishes, a table at the end. Ctrl-C keeps what was
+    found."""
+    from mtmc.bench.kernelbench import KernelBench
+    from mtmc.bench.worker import BenchOptions
+
+    options = BenchOptions(
+        steps=steps,
+        seconds=seconds,
+        policy=policy,
+        seed=seed,
+        patience=patience,
+        allow=tuple(allow or ()),
+        pure=pure,
+        compile_max=compile_max,
+        save=str(save.resolve()) if save else None,
+    )
+    _run(
+        KernelBench(root, level),
+        problems,
+        options,
+        out,
+        workers or min(8, max(1, (os.cpu_count() or 2) // 2)),
+        timeout or max(MIN_TIMEOUT_S, 5 * seconds),
+        resume,
+        retry_failed,
+        as_json,
+    )
+
+
+def _run(
+    suite: Suite,
+    selection: str | None,
+    options: BenchOptions,
+    out: Path | None,
+    workers: int,
+    timeout_s: float,
+    resume: bool | None,
+    retry_failed: bool,
+    as_json: bool,
+) -> None:
+    from rich.console import Console
+
+    from mtmc.bench.results import ResultFile
+    from mtmc.bench.runner import run_suite, store_rows, stored_rows
+    from mtmc.bench.suite import select
+    from mtmc.bench.summary import summarise
+    from mtmc.bench.worker import run_problem
+    from mtmc.report.progress import row_line
+    from mtmc.report.tables import bench_summary
+    from mtmc.store.store import Store
+
+    chosen = select(suite.problems(), selection)
+    header = _header(suite, options)
+    path = out or Path(_default_name(header))
+    progress = Console(stderr=True)
+    with Store.open() as store:
+        results = ResultFile(path, header, resume)
+        if resume:
+            known = [row for row in stored_rows(store, header.fingerprint) if row.problem not in results.rows]
+            results.extend(known)
+        done = sum(p.name in results.rows for p in chosen)
+        progress.print(f"{len(chosen)} problems, {done} of them done, {workers} workers, rows in {path}")
+
+        def show(row: BenchRow) -> None:
+            nonlocal done
+            done += row.problem not in shown
+            shown.add(row.problem)
+            progress.print(row_line(row, done, len(chosen)))
+            if as_json:
+                typer.echo(row.model_dump_json())
+
+        shown = set(results.rows)
+        try:
+            finished = run_suite(
+                chosen,
+                run_problem,
+                options,
+                results,
+                workers=workers,
+                timeout_s=timeout_s,
+                retry_failed=retry_failed,
+                on_row=show,
+                keep=store_rows(store, header.fingerprint),
+            )
+        finally:
+            results.close()
+    rows = list(finished.rows.values())
+    if as_json:
+        typer.echo(summarise(rows).model_dump_json())
+    else:
+        Console().print(bench_summary(rows, header))
+    if finished.interrupted:
+        typer.echo(f"Interrupted; {path} keeps {len(rows)} rows. The same command continues.", err=True)
+        raise typer.Exit(Exit.INTERRUPTED)
+
+
+def _header(suite: Suite, options: BenchOptions) -> BenchHeader:
+    from mtmc.bench.row import BenchHeader
+    from mtmc.data.hardware import detect
+    from mtmc.data.step import library_versions
+
+    if unknown := set(options.allow) - {"tf32", "bf16"}:
+        raise UsageError(f"--allow takes tf32 or bf16, not {min(unknown)}.")
+    return BenchHeader(
+        suite=suite.name,
+        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        hardware=detect(),
+        versions=library_versions(),
+        flags=options.flags(),
+    )
+
+
+def _default_name(header: BenchHeader) -> str:
+    card = (
+        header.hardware.name.removeprefix("NVIDIA ").lower().replace(" ", "-") if header.hardware else "cpu"
+    )
+    return f"{header.suite.replace('/', '_')}_{card}.jsonl"
+
+
+def table(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Result files of mtmc bench.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown: one line a file.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="With --markdown: also one line a problem.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One summary object a file.")] = False,
+) -> None:
+    """Print the summary of result files."""
+    from rich.console import Console
+
+    from mtmc.bench.results import read
+    from mtmc.bench.summary import summarise
+    from mtmc.report.tables import bench_summary, markdown_problems, markdown_table
+
+    loaded = [read(file) for file in files]
+    if any(not rows for _, rows in loaded):
+        raise BenchError("A result file holds no rows yet; run the benchmark first.")
+    if as_json:
+        for _, rows in loaded:
+            typer.echo(summarise(list(rows.values())).model_dump_json())
+    elif markdown:
+        typer.echo(markdown_table({h.suite: list(rows.values()) for h, rows in loaded}), nl=False)
+        for header, rows in loaded if every else ():
+            typer.echo(f"\n### {header.suite}\n\n{markdown_problems(list(rows.values()))}", nl=False)
+    else:
+        for header, rows in loaded:
+            Console().print(bench_summary(list(rows.values()), header))

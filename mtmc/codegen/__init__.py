@@ -1,0 +1,1 @@
+"""Program to source text."""

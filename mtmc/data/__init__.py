@@ -1,0 +1,1 @@
+"""Frozen records that cross a process or file boundary."""

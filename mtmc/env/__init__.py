@@ -1,0 +1,1 @@
+"""Kernel writing as a decision process: state, observation, policies and reward."""

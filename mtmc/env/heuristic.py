@@ -1,0 +1,165 @@
+"""The default policy: what an expert does with a roofline model and no measurements but those of this search.
+
+In this order, each time the candidate with the largest expected gain: change *what* is computed where the roofline says
+so (fuse chains, split reductions that leave the card idle, encode operands); generate all; take back what the library
+did faster; then try other schedules where a kernel is far from its roofline. It stops when nothing promises 3%.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mtmc.actions import catalog, split
+from mtmc.actions.action import Action
+from mtmc.actions.regions import members
+from mtmc.env.policy import Decision
+from mtmc.env.state import State
+from mtmc.errors import IRError
+from mtmc.ir.cost import kernel_ms
+from mtmc.ir.program import Kernel, Library, Program, Stages
+
+THRESHOLD = 0.03
+"""Expected relative gain below which a step is not worth its measurement."""
+
+STRUCTURAL = ("fuse", "encode", "precision")
+"""Actions whose gain the roofline knows: they change bytes, launches or the unit that multiplies."""
+
+SCHEDULE = {"tile": 0.4, "pipeline": 0.2, "reorder": 0.1}
+"""How much of the distance to the roofline one try closes on average."""
+DECAY = 0.6
+"""What a further try of the same kind on the same region is worth, after one without gain."""
+SPLIT_SHARE = 0.8
+"""Part of the idle card's time that splitting a reduction gives back."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A candidate with what it promises."""
+
+    index: int
+    phase: int
+    """Earlier phases come first, whatever later ones promise."""
+    gain: float
+    """Expected share of the program's present time that it saves."""
+
+
+class Heuristic:
+    """Reads the state; deterministic."""
+
+    name = "heuristic/1"
+    reads_text = False
+
+    def __init__(self, threshold: float = THRESHOLD) -> None:
+        self.threshold = threshold
+
+    def choose(self, observation: str, candidates: Sequence[str], state: State) -> Decision:
+        choices = [Choice(i, *self._promise(state, action)) for i, action in enumerate(state.actions)]
+        worth = [choice for choice in choices if choice.gain >= self.threshold]
+        if not worth:
+            return Decision(next(i for i, action in enumerate(state.actions) if action.kind == "stop"))
+        return Decision(min(worth, key=lambda choice: (choice.phase, -choice.gain, choice.index)).index)
+
+    def _promise(self, state: State, action: Action) -> tuple[int, float]:
+        """Phase and expected gain."""
+        if action.kind in STRUCTURAL:
+            return 0, roofline_gain(state, action) * _decay(state, action)
+        if action.kind == "split":
+            return 0, _split_gain(state, action) * _decay(state, action)
+        if action.kind == "generate":
+            return 1, 1.0 if any(map(_lowerable, state.program.kernels)) else 0.0
+        if action.kind == "revert":
+            return 2, _revert_gain(state, action)
+        if action.kind == "launch":
+            return 3, _launch_gain(state, action)
+        if action.kind in SCHEDULE:
+            return 3, _schedule_gain(state, action) * _decay(state, action)
+        return 4, 0.0
+
+
+def _lowerable(kernel: Kernel) -> bool:
+    return isinstance(kernel.impl, Library) and isinstance(kernel.spec, Stages)
+
+
+def _share(state: State, kernels: Sequence[Kernel]) -> float:
+    shares = state.shares
+    return sum(shares.get(kernel.id, 0.0) for kernel in kernels)
+
+
+def roofline_gain(state: State, action: Action) -> float:
+    """The share of the present time that the action saves if the kernels that it replaces keep their distance to the
+    roofline: ``sum of their times * (1 - estimate after / estimate before) / total``. 0 for an action that fails."""
+    try:
+        child = catalog.apply(state.program, action)
+    except IRError:
+        return 0.0
+    before, after = _changed(state.program, child), _changed(child, state.program)
+    old = sum(kernel_ms(state.program, kernel, state.hardware)[0] for kernel in before)
+    new = sum(kernel_ms(child, kernel, state.hardware)[0] for kernel in after)
+    return _share(state, before) * (1.0 - new / old) if old else 0.0
+
+
+def _changed(program: Program, other: Program) -> list[Kernel]:
+    """Kernels of ``program`` that ``other`` does not have as they are."""
+    kept = {kernel.id: kernel for kernel in other.kernels}
+    return [kernel for kernel in program.kernels if kept.get(kernel.id) != kernel]
+
+
+def _split_gain(state: State, action: Action) -> float:
+    """A grid of fewer programs than the card takes leaves the rest idle; more parts than that gain nothing."""
+    kernels = members(state.program, action.region[0])
+    best = split.advised(state.program, kernels[0], state.hardware)
+    parts = action.number("parts")
+    if best is None or parts > best:
+        return 0.0
+    return _share(state, kernels) * SPLIT_SHARE * (1.0 - 1.0 / parts)
+
+
+def _revert_gain(state: State, action: Action) -> float:
+    """Where this search measured the library on the same kernel, and it was faster."""
+    kernels = members(state.program, action.region[0])
+    total = sum(state.times_ms.values())
+    saved = sum(
+        state.times_ms.get(kernel.id, 0.0) - state.library_ms[kernel.id]
+        for kernel in kernels
+        if kernel.id in state.library_ms
+    )
+    return saved / total if total else 0.0
+
+
+def _launch_gain(state: State, action: Action) -> float:
+    """What the program takes beyond its kernels, where both were measured: gaps that a graph closes."""
+    kernels = sum(state.times_ms.values())
+    if not state.measured or state.ms is None or action.get("plan") != "graph":
+        return 0.0
+    return max(0.0, 1.0 - kernels / state.ms) * 0.5
+
+
+def _schedule_gain(state: State, action: Action) -> float:
+    """A part of the distance to the roofline, for kernels that were measured."""
+    if not state.measured:
+        return 0.0
+    kernels = members(state.program, action.region[0])
+    if action.kind == "tile" and isinstance(kernels[0].impl, Library):
+        # Alone only where it could not be generated with the others.
+        return _share(state, kernels) * SCHEDULE["tile"]
+    shares = state.shares
+    distance = 0.0
+    for kernel in kernels:
+        present = state.times_ms.get(kernel.id, 0.0)
+        least = kernel_ms(state.program, kernel, state.hardware)[0]
+        if present > least:
+            distance += shares.get(kernel.id, 0.0) * (1.0 - least / present)
+    return distance * SCHEDULE[action.kind]
+
+
+def _decay(state: State, action: Action) -> float:
+    """Falls with every try of this kind on this region that gave nothing."""
+    lines = [attempt for attempt in state.history if attempt.change is None or attempt.change < 1.0 + THRESHOLD]
+    tried = sum(_same_kind(attempt.action, action) for attempt in lines)
+    return float(DECAY**tried)
+
+
+def _same_kind(line: str, action: Action) -> bool:
+    known = catalog.parse(line)
+    return known.kind == action.kind and known.region == action.region

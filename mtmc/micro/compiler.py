@@ -1,0 +1,20 @@
+"""The compiler coder: every action by its own rewrite rule. Deterministic, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mtmc.actions import catalog
+from mtmc.actions.action import Action
+from mtmc.ir.program import Program
+from mtmc.micro.coder import Feedback
+
+
+class CompilerCoder:
+    """Needs no feedback: the same action on the same Program is the same rewrite."""
+
+    name = "compiler/1"
+    tries = 1
+
+    def rewrite(self, program: Program, action: Action, feedback: Sequence[Feedback] = ()) -> Program:
+        return catalog.apply(program, action)

@@ -1,0 +1,1 @@
+"""Search: a policy, a coder and a judge in a loop, under a budget."""

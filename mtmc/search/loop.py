@@ -1,0 +1,471 @@
+"""The loop of mtmc, once through: capture, baselines, then propose, choose, rewrite, render, judge, record, until the
+policy stops or the budget ends; at last the best program under the full protocol.
+
+``driver.py`` puts the parts together that this loop is given.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from mtmc.actions import catalog
+from mtmc.actions.action import Action
+from mtmc.actions.regions import members
+from mtmc.capture import capture
+from mtmc.codegen import module as codegen
+from mtmc.data.candidate import Candidate
+from mtmc.data.evaluation import Baselines, Evaluation, Outcome
+from mtmc.data.hardware import Hardware
+from mtmc.env import observation
+from mtmc.env.policy import Decision, Policy
+from mtmc.env.profile import estimated_times, measured_times
+from mtmc.env.region import sources
+from mtmc.env.state import Attempt, State
+from mtmc.errors import CodegenError, CoderError, IRError, JudgeError
+from mtmc.ir.codec import structural_hash
+from mtmc.ir.cost import floor_bytes, program_ms
+from mtmc.ir.program import Library, Program
+from mtmc.micro.coder import Coder, Feedback
+from mtmc.problem.problem import Problem
+from mtmc.search.budget import Budget, Spending
+from mtmc.search.greedy import Greedy, Taken
+from mtmc.search.node import Node
+from mtmc.search.recorder import Recorder
+from mtmc.search.rehearsal import Rehearsal, follow
+from mtmc.search.result import SKETCHED, STOP, Progress, SearchResult
+
+CANDIDATES = 64
+"""Most candidates for one decision."""
+FINAL_TRIES = 3
+"""How many of the best states get a final check until one passes."""
+DRAFTS = 32
+"""Most steps in a row that are judged together."""
+GAIN = 0.005
+"""Relative gain below which a step is no new best."""
+START = "as captured"
+"""What the untouched program is called where an action line stands."""
+
+
+class Judge(Protocol):
+    """What the search needs of ``mtmc.verify``; tests and replays put their own behind it."""
+
+    def baselines(self, *, compiled: bool = True, max_autotune: bool = False) -> Baselines: ...
+
+    def evaluate(
+        self,
+        candidate: Candidate,
+        *,
+        final: bool = False,
+        floor_bytes: int | None = None,
+        estimate_ms: float | None = None,
+    ) -> Evaluation: ...
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How to search; what changes a measurement is the judge's."""
+
+    budget: Budget = Budget()
+    patience: int = 2
+    compiled: bool = True
+    """Measure torch.compile too."""
+    pure: bool = False
+    """Accept no result that calls the library for compute."""
+    max_autotune: bool = False
+    """Measure its max-autotune mode, too."""
+    rehearsal: Rehearsal | None = None
+    """A small copy that is judged in place of the program."""
+
+
+def search(
+    problem: Problem,
+    *,
+    policy: Policy,
+    coder: Coder,
+    judge: Judge,
+    recorder: Recorder,
+    hardware: Hardware,
+    options: SearchOptions = SearchOptions(),
+    captured: Program | None = None,
+    on_step: Callable[[Progress], None] = lambda step: None,
+    on_phase: Callable[[str], None] = lambda text: None,
+) -> SearchResult:
+    """Search for a faster program that computes the same.
+
+    Args:
+        problem: what to optimise; the judge must judge this one.
+        hardware: of the card that measures, or the one that estimates are for.
+        captured: its Program where the caller has it already.
+        on_step: called after every judged step, the captured program included.
+        on_phase: called with a few words before what takes time.
+
+    Returns:
+        The best program under the full protocol. Ctrl-C gives the best so far, flagged ``interrupted``.
+
+    Raises:
+        ProblemError, CaptureError: the problem is not usable.
+        JudgeError: not even the captured program could be judged.
+        KeyboardInterrupt: before anything was judged.
+    """
+    return _Search(problem, policy, coder, judge, recorder, hardware, options, on_step, on_phase).run(captured)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A Program on its way to be judged."""
+
+    program: Program
+    small: Program | None
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What was decided, from what."""
+
+    action: Action
+    line: str
+    lines: list[str]
+    cut: int
+    decision: Decision
+    observation: str
+    decide_s: float
+
+
+class _Search:
+    """The state of one search; read ``run`` first."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        policy: Policy,
+        coder: Coder,
+        judge: Judge,
+        recorder: Recorder,
+        hardware: Hardware,
+        options: SearchOptions,
+        on_step: Callable[[Progress], None],
+        on_phase: Callable[[str], None],
+    ) -> None:
+        self.problem, self.policy, self.coder, self.judge = problem, policy, coder, judge
+        self.recorder, self.hardware, self.options = recorder, hardware, options
+        self.on_step, self.on_phase = on_step, on_phase
+        self.spending = Spending(options.budget)
+        self.baselines = Baselines()
+        self.progress: list[Progress] = []
+        self.nodes: list[Node] = []
+        self.history: list[Attempt] = []
+        self.failed: set[tuple[str, ...]] = set()
+        self.library_ms: dict[str, float] = {}
+        """Measured times of library kernels by structural hash."""
+        self.notes: list[str] = []
+        self.careful = False
+        """Judge every step on its own: a row of steps judged together was rejected."""
+        self.gpu_lock_s = 0.0
+        self.began = time.monotonic()
+
+    def run(self, captured: Program | None) -> SearchResult:
+        interrupted = False
+        greedy: Greedy | None = None
+        try:
+            self.on_phase("capturing")
+            program = captured or capture(self.problem)
+            self.floor = floor_bytes(program)
+            greedy = self._start(program)
+            self._loop(greedy)
+        except KeyboardInterrupt:
+            if greedy is None:
+                self.recorder.end(state="interrupted", message="interrupted before anything was judged")
+                raise
+            interrupted = True
+        except JudgeError as error:
+            if greedy is None:
+                self.recorder.end(state="failed", message=error.message)
+                raise
+            self.notes.append(f"the search ended early: {error.message}")
+        node, final = greedy.best, greedy.best.evaluation
+        if not interrupted:
+            try:
+                node, final = self._final(greedy)
+            except KeyboardInterrupt:
+                interrupted = True
+            except JudgeError as error:
+                self.notes.append(f"the final check gave no verdict: {error.message}")
+        if interrupted:
+            self.notes.append("interrupted: the best program so far had no final check")
+        return self._result(program, node, final, interrupted)
+
+    # ---- the parts of a search ------------------------------------------------------------------------------
+
+    def _start(self, program: Program) -> Greedy:
+        """Baselines, and the captured program itself as the first judged state."""
+        self.on_phase("measuring eager and torch.compile" if self.options.compiled else "running the reference")
+        self.baselines = self.judge.baselines(compiled=self.options.compiled, max_autotune=self.options.max_autotune)
+        self.gpu_lock_s += self.baselines.gpu_lock_s
+        self.on_phase("judging the program as captured")
+        began = time.monotonic()
+        small = self.options.rehearsal.program if self.options.rehearsal else None
+        draft = _Draft(program, small, ())
+        candidate, judged = self._render(draft)
+        evaluation, measured = self._judge(draft, judged)
+        self.start = Node(program, candidate, evaluation, (), small)
+        self._keep(self.start)
+        accepted = self.start.accepted
+        self.recorder.step(
+            index=0, parent=program, path=(), child=program, source=judged.source, evaluation=evaluation,
+            measured=measured, became=(True, accepted), times_s=(0.0, 0.0, time.monotonic() - began),
+        )  # fmt: skip
+        self._show(Progress(0, START, evaluation.outcome, evaluation.message, **_times(evaluation), measured=measured,
+                            became_current=True, became_best=accepted))  # fmt: skip
+        return Greedy(self.start, self.options.patience, GAIN, self._eligible)
+
+    def _loop(self, greedy: Greedy) -> None:
+        if greedy.current.evaluation.outcome is Outcome.REFERENCE_ERROR:
+            return
+        while not self.spending.spent and self._step(greedy):
+            continue
+
+    def _step(self, greedy: Greedy) -> bool:
+        """Decisions until one is judged; False where the policy stopped."""
+        parent = greedy.current
+        draft = _Draft(parent.program, parent.small, parent.path)
+        for _ in range(DRAFTS):
+            began = time.monotonic()
+            state, cut = self._state(draft, parent if draft.program is parent.program else None, greedy.best)
+            lines = [action.describe(draft.program) for action in state.actions]
+            text = observation.render(state, lines) if self.policy.reads_text else ""
+            decision = self.policy.choose(text, lines, state)
+            action, line = state.actions[decision.index], lines[decision.index]
+            choice = _Choice(action, line, lines, cut, decision, text, time.monotonic() - began)
+            if action.kind == STOP:
+                self._record(draft, choice)
+                self._show(Progress(len(self.progress), line, STOP, measured=False))
+                return False
+            if decision.judge or self.careful:
+                break
+            draft = self._sketch(draft, choice)
+        feedback: list[Feedback] = []
+        for _ in range(self.coder.tries):
+            self.spending.steps += 1
+            if self._attempt(greedy, draft, choice, feedback) or self.spending.spent:
+                break
+        return True
+
+    def _sketch(self, draft: _Draft, choice: _Choice) -> _Draft:
+        """One step that is not judged on its own; the same draft where it failed."""
+        began = time.monotonic()
+        try:
+            after = self._rewrite(draft, choice, [])
+        except (IRError, CoderError) as error:
+            evaluation = Evaluation(outcome=Outcome.BUILD_ERROR, stage="code", message=error.message)
+            self.failed.add(self._mask(draft.program, choice.action))
+            self.history.append(Attempt(choice.line, evaluation.outcome, None, error.message))
+            self._record(draft, choice, evaluation=evaluation, code_s=time.monotonic() - began)
+            return draft
+        self._record(draft, choice, after, code_s=time.monotonic() - began)
+        self._show(Progress(len(self.progress), choice.line, SKETCHED, measured=False, became_current=True))
+        return after
+
+    def _attempt(self, greedy: Greedy, draft: _Draft, choice: _Choice, feedback: list[Feedback]) -> bool:
+        """Code and judge one action once, record it, move on; True where it was accepted."""
+        began = time.monotonic()
+        after: _Draft | None = None
+        judged: Candidate | None = None
+        node: Node | None = None
+        measured = False
+        became = Taken(False, False)
+        try:
+            after = self._rewrite(draft, choice, feedback)
+            candidate, judged = self._render(after)
+        except (IRError, CoderError, CodegenError) as error:
+            evaluation = Evaluation(outcome=Outcome.BUILD_ERROR, stage="code", message=error.message)
+            coded = time.monotonic() - began
+        else:
+            coded = time.monotonic() - began
+            self.on_phase(f"judging: {choice.line}")
+            evaluation, measured = self._judge(after, judged)
+            node = Node(after.program, candidate, evaluation, after.path, after.small)
+        parent = greedy.current
+        if node is not None and node.accepted:
+            became = greedy.take(node)
+            self._keep(node)
+        else:
+            feedback.append(Feedback(evaluation.outcome, evaluation.message, judged.source if judged else ""))
+        if draft.path == parent.path or (node is not None and node.accepted):
+            # What was taken here is masked, whatever it gave: the same choice again would teach nothing.
+            self.failed.add(self._mask(draft.program, choice.action))
+        else:
+            # One of several steps is at fault: take them again one by one.
+            self.careful = True
+        self._record(draft, choice, after, judged, evaluation, measured, became, code_s=coded,
+                     wall_s=time.monotonic() - began)  # fmt: skip
+        change = parent.cost_ms / node.cost_ms if node is not None and node.accepted else None
+        self.history.append(Attempt(choice.line, evaluation.outcome, change, evaluation.message))
+        self._show(Progress(len(self.progress), choice.line, evaluation.outcome, evaluation.message,
+                            **_times(evaluation), measured=measured,
+                            became_current=became.current, became_best=became.best))  # fmt: skip
+        return node is not None and node.accepted
+
+    def _final(self, greedy: Greedy) -> tuple[Node, Evaluation]:
+        """The full protocol on the best state; where it is rejected, on the next best, and last on the start."""
+        if not self._eligible(greedy.best):
+            return greedy.best, self._not_eligible(greedy.best)
+        ranked = sorted(filter(self._eligible, self.nodes), key=lambda node: node.rank)[:FINAL_TRIES]
+        start = [node for node in self.nodes[:1] if not node.path and self._eligible(node)]
+        node, evaluation = greedy.best, greedy.best.evaluation
+        for node in {n.candidate.key: n for n in (greedy.best, *ranked, *start) if n.accepted}.values():
+            self.on_phase("final check of the best program")
+            _, judged = self._render(_Draft(node.program, node.small, node.path))
+            evaluation = self._evaluate(node.program, judged, final=True)
+            self.recorder.final(judged.source, evaluation)
+            if evaluation.outcome is Outcome.ACCEPTED:
+                break
+            self.notes.append(
+                f"the final check rejected the program after '{node.path[-1] if node.path else START}': "
+                f"{evaluation.outcome}, {evaluation.message}"
+            )
+        return node, evaluation
+
+    def _eligible(self, node: Node) -> bool:
+        return node.pure or not self.options.pure
+
+    def _not_eligible(self, node: Node) -> Evaluation:
+        if not node.accepted:
+            return node.evaluation
+        kernels = ", ".join(f"{k} ({node.program.kernel(k).note})" for k in node.candidate.library_kernels)
+        message = f"No program without library compute was found: PyTorch still runs {kernels}."
+        return Evaluation(outcome=Outcome.STATIC_REJECT, stage="pure", message=message)
+
+    def _result(self, program: Program, node: Node, final: Evaluation, interrupted: bool) -> SearchResult:
+        wall = time.monotonic() - self.began
+        self.recorder.end(
+            state="interrupted" if interrupted else "finished", message="; ".join(self.notes),
+            start=self.start, best=node, final=final, baselines=self.baselines,
+            steps=self.spending.steps, wall_s=wall,
+        )  # fmt: skip
+        return SearchResult(
+            problem=self.problem,
+            captured=program,
+            node=node,
+            best=final,
+            baselines=self.baselines,
+            progress=tuple(self.progress),
+            hardware=self.hardware,
+            interrupted=interrupted,
+            notes=tuple(self.notes),
+            wall_s=wall,
+            gpu_lock_s=self.gpu_lock_s,
+        )
+
+    # ---- small parts ----------------------------------------------------------------------------------------
+
+    def _state(self, draft: _Draft, node: Node | None, best: Node) -> tuple[State, int]:
+        """What the policy decides on, and how many legal actions the quota cut. ``node``: where it was judged."""
+        program = draft.program
+        measured = measured_times(program, node.evaluation) if node else None
+        times = measured or estimated_times(program, self.hardware)
+        state = State(program=program, hardware=self.hardware, times_ms=times)
+        found = catalog.propose(program, self.hardware, state.shares, CANDIDATES)
+        eager = self.baselines.eager
+        return replace(
+            state,
+            actions=tuple(action for action in found.actions if self._mask(program, action) not in self.failed),
+            step=len(self.progress),
+            steps_left=self.spending.steps_left,
+            seconds_left=self.spending.seconds_left,
+            measured=measured is not None,
+            library_ms=self._library_ms(program) if measured else {},
+            ms=_finite(node.cost_ms) if node else None,
+            best_ms=_finite(best.cost_ms),
+            eager_ms=eager.median_ms if eager else None,
+            history=tuple(self.history),
+            sources=sources(program, node.candidate if node else None, self.problem.text),
+        ), found.cut
+
+    def _rewrite(self, draft: _Draft, choice: _Choice, feedback: list[Feedback]) -> _Draft:
+        program = self.coder.rewrite(draft.program, choice.action, feedback)
+        small = follow(draft.small, choice.action, program) if draft.small else None
+        return _Draft(program, small, (*draft.path, choice.line))
+
+    def _render(self, draft: _Draft) -> tuple[Candidate, Candidate]:
+        """The file for the user, and the one that is judged: another only where a small copy runs instead."""
+        candidate = codegen.render(draft.program, self.problem)
+        if draft.small is None or self.options.rehearsal is None:
+            return candidate, candidate
+        return candidate, codegen.render(draft.small, self.options.rehearsal.problem)
+
+    def _record(
+        self,
+        draft: _Draft,
+        choice: _Choice,
+        after: _Draft | None = None,
+        judged: Candidate | None = None,
+        evaluation: Evaluation | None = None,
+        measured: bool = False,
+        became: Taken = Taken(False, False),
+        code_s: float = 0.0,
+        wall_s: float = 0.0,
+    ) -> None:
+        self.recorder.step(
+            index=len(self.progress), parent=draft.program, path=draft.path, child=after.program if after else None,
+            source=judged.source if judged else "", evaluation=evaluation, measured=measured, became=became,
+            actions=choice.lines, actions_cut=choice.cut, action=choice.line,
+            probabilities=choice.decision.probabilities, observation=choice.observation,
+            times_s=(choice.decide_s, code_s, choice.decide_s + max(code_s, wall_s)),
+        )  # fmt: skip
+
+    def _mask(self, program: Program, action: Action) -> tuple[str, ...]:
+        """An action is masked for as long as the kernels that it names stay what they are."""
+        named = [kernel for region in action.region if region != "all" for kernel in members(program, region)]
+        kernels = [structural_hash(kernel, program) for kernel in named]
+        return (str(action), *(kernels or [structural_hash(program)]))
+
+    def _judge(self, draft: _Draft, judged: Candidate) -> tuple[Evaluation, bool]:
+        """The verdict, and whether it was measured now: equal candidates are not measured twice."""
+        known = self.recorder.lookup(judged.source)
+        if known is not None:
+            return known, False
+        evaluation = self._evaluate(draft.program, judged)
+        self.recorder.remember(judged.source, evaluation)
+        return evaluation, True
+
+    def _evaluate(self, program: Program, judged: Candidate, final: bool = False) -> Evaluation:
+        evaluation = self.judge.evaluate(
+            judged, final=final, floor_bytes=self.floor, estimate_ms=program_ms(program, self.hardware)
+        )
+        self.gpu_lock_s += evaluation.gpu_lock_s
+        return evaluation
+
+    def _keep(self, node: Node) -> None:
+        if node.accepted:
+            self.nodes.append(node)
+        times = measured_times(node.program, node.evaluation) or {}
+        for kernel in node.program.kernels:
+            if isinstance(kernel.impl, Library) and kernel.id in times:
+                key = structural_hash(kernel, node.program)
+                self.library_ms[key] = min(times[kernel.id], self.library_ms.get(key, math.inf))
+
+    def _library_ms(self, program: Program) -> dict[str, float]:
+        """Kernel id to the library's measured time, for generated kernels that it could run too."""
+        found: dict[str, float] = {}
+        for kernel in program.kernels:
+            key = structural_hash(replace(kernel, impl=Library()), program)
+            if not isinstance(kernel.impl, Library) and key in self.library_ms:
+                found[kernel.id] = self.library_ms[key]
+        return found
+
+    def _show(self, step: Progress) -> None:
+        self.progress.append(step)
+        self.on_step(step)
+
+
+def _finite(ms: float) -> float | None:
+    return ms if math.isfinite(ms) else None
+
+
+def _times(evaluation: Evaluation) -> dict[str, float | None]:
+    return {"ms": evaluation.ms, "estimate_ms": evaluation.estimate_ms, "speedup": evaluation.speedup}

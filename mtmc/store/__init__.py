@@ -1,0 +1,1 @@
+"""What happened: every judged step in SQLite, and shards to move it between machines."""
