@@ -70,8 +70,7 @@ def stage(over: tuple[Axis, ...], target: str, body: Expr) -> Stage:
     return Stage(over, target, tuple(map(Index.of, over)), body)
 
 
-# ---- kernels: each takes the buffer so far and returns the next one
---------------------------------------------
+# ---- kernels: each takes the buffer so far and returns the next one --------------------------------------
 
 
 def activation(draft: Draft, value: Expr) -> Expr:

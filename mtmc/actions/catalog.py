@@ -30,6 +30,9 @@ _QUOTAS = {
 }  # fmt: skip
 """Of 64 candidates; what one kind does not use goes to the others."""
 
+_TRIES = 4
+"""Kernels of a class on which legality is tried."""
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -73,29 +76,33 @@ def apply(program: Program, action: Action, hardware: Hardware = H200) -> Progra
     """
     module = module_of(action)
     try:
-        if not any(region.endswith("*") for region in action.region):
-            return module.rewrite(program, action, hardware)
-        return _apply_to_class(module, program, action, hardware)
+        return _apply_to_each(module, program, action, hardware)
     except IllegalAction:
         raise
     except IRError as error:
         raise IllegalAction(error.message) from error
 
 
-def _apply_to_class(module: ActionType, program: Program, action: Action, hardware: Hardware) -> Program:
-    """As many kernels of the class as take the action, at least one."""
+def _apply_to_each(module: ActionType, program: Program, action: Action, hardware: Hardware) -> Program:
+    """As many kernels of a class as take the action, at least one."""
     result, reason = program, None
-    for region in _expanded(program, action):
+    regions = list(_expanded(program, action))
+    for region in regions:
         try:
             result = module.rewrite(result, replace(action, region=region), hardware)
         except IRError as error:
+            if len(regions) == 1:
+                raise
             reason = reason or error
-    if result is program:
+    if result is program and action.kind != stop.KIND:
         raise reason or IllegalAction(f"no kernels of {' and '.join(action.region)} belong together")
     return result
 
 
 def _expanded(program: Program, action: Action) -> Iterable[tuple[str, ...]]:
+    """The kernels of the action's classes: one region for each time that it is applied."""
+    if not any(region.endswith("*") for region in action.region):
+        return [action.region]
     classes = [members(program, region) for region in action.region]
     if len(classes) == 1:
         return [(kernel.id,) for kernel in classes[0]]
@@ -111,7 +118,7 @@ def propose(
     """Legal actions for one decision: deterministic, at most ``limit``, in the catalogue's order.
 
     Every kind has a quota, and inside a kind regions take turns, hot regions more often. Legality is found by
-    trying: what raises, or leaves the Program as it is, is left out.
+    trying: what raises, or gives a Program that is here already, is left out.
 
     Args:
         shares: time share of kernels by id, as measured; by default a roofline estimate.
@@ -121,32 +128,39 @@ def propose(
     queues = {kind: list(_by_turns(actions, program, heat)) for kind, actions in proposals.items()}
     tried: dict[str, int] = dict.fromkeys(queues, 0)
     kept: dict[str, list[Action]] = {kind: [] for kind in queues}
+    reached = {structural_hash(program)}
 
     def fill(kind: str, room: int) -> None:
         queue = queues[kind]
-        while room and tried[kind] < len(queue):
+        while room > 0 and tried[kind] < len(queue):
             action = queue[tried[kind]]
             tried[kind] += 1
-            if _changes(program, action, hardware):
+            if action.kind == stop.KIND or _leads_on(program, action, hardware, reached):
                 kept[kind].append(action)
                 room -= 1
 
     for kind in queues:
         fill(kind, max(1, _QUOTAS[kind] * limit // 64))
     for kind in queues:
-        fill(kind, max(0, limit - sum(map(len, kept.values()))))
+        fill(kind, limit - sum(map(len, kept.values())))
     actions = [action for kind in queues for action in proposals[kind] if action in kept[kind]][:limit]
     return Candidates(tuple(actions), sum(len(queue) - tried[kind] for kind, queue in queues.items()))
 
 
-def _changes(program: Program, action: Action, hardware: Hardware) -> bool:
-    if action.kind == stop.KIND:
+def _leads_on(program: Program, action: Action, hardware: Hardware, reached: set[str]) -> bool:
+    """True if the action is legal and gives a Program that is not in ``reached`` yet, where it is then added. A class
+    is tried on its first kernels only: what one of them takes, the action does."""
+    module = module_of(action)
+    for region in list(_expanded(program, action))[:_TRIES]:
+        try:
+            after = structural_hash(module.rewrite(program, replace(action, region=region), hardware))
+        except IRError:
+            continue
+        if after in reached:
+            return False
+        reached.add(after)
         return True
-    try:
-        after = apply(program, action, hardware)
-    except IllegalAction:
-        return False
-    return after is not program and structural_hash(after) != structural_hash(program)
+    return False
 
 
 def _by_turns(actions: list[Action], program: Program, heat: Mapping[str, float]) -> Iterator[Action]:

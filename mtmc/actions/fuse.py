@@ -171,14 +171,7 @@ def _follow(
             f"'{stage.target}' is put together from several stages",
         )
         stores[stage.target] = stage.store
-    places: dict[Axis | Dim, Index] = {}
-    for load in _loads_of(stages):
-        if load.buffer in shared:
-            index = tuple(sub for sub in load.index if isinstance(sub, Index))
-            require(len(index) == len(load.index), f"'{load.buffer}' is gathered at computed positions")
-            require(not load.when, f"'{load.buffer}' is read with a predicate, not as it was written")
-            places = align(index, stores[load.buffer], program.buffer(load.buffer).shape, places)
-    places = _place_by_reads(program, ahead.stages, stages, places)
+    places = _place_by_values(program, ahead.stages, stages, stores, shared)
     require(bool(shared) or bool(places), f"{first.id} and {second.id} read nothing at the same points")
     places = _place_by_extent(ahead.stages, stages, places)
     require(
@@ -194,20 +187,56 @@ def _loads_of(stages: tuple[Stage, ...]) -> list[Load]:
     return [load for stage in stages for load in loads(stage.body)]
 
 
+_Placed = dict[Axis | Dim, Index]
+
+
+def _place_by_values(
+    program: Program,
+    ahead: tuple[Stage, ...],
+    behind: tuple[Stage, ...],
+    stores: dict[str, tuple[Index, ...]],
+    shared: tuple[str, ...],
+) -> _Placed:
+    """Axes of the consumer lie where the producer stores what they read; where that does not tell (a mean that is
+    read at ``c // 4``), first where both read the same input. Raises IRError if a shared value is elsewhere."""
+    places: _Placed = {}
+    waiting: list[tuple[Load, tuple[Index, ...]]] = []
+    for load in _loads_of(behind):
+        if load.buffer in shared:
+            require(not load.when, f"'{load.buffer}' is read with a predicate, not as it was written")
+            waiting.append((load, _static(load)))
+    while waiting:
+        left: list[tuple[Load, tuple[Index, ...]]] = []
+        for load, index in waiting:
+            try:
+                places = align(index, stores[load.buffer], program.buffer(load.buffer).shape, places)
+            except IRError as error:
+                left.append((load, index))
+                reason = error
+        before = dict(places)
+        places = _place_by_reads(program, ahead, behind, places)
+        if left and len(left) == len(waiting) and places == before:
+            raise reason
+        waiting = left
+    return _place_by_reads(program, ahead, behind, places)
+
+
+def _static(load: Load) -> tuple[Index, ...]:
+    index = tuple(sub for sub in load.index if isinstance(sub, Index))
+    require(len(index) == len(load.index), f"'{load.buffer}' is gathered at computed positions")
+    return index
+
+
 def _place_by_reads(
-    program: Program, ahead: tuple[Stage, ...], behind: tuple[Stage, ...], places: dict[Axis | Dim, Index]
-) -> dict[Axis | Dim, Index]:
+    program: Program, ahead: tuple[Stage, ...], behind: tuple[Stage, ...], places: _Placed
+) -> _Placed:
     """Axes that index a buffer which both read lie where the producer reads it."""
     for mine in _loads_of(behind):
         for theirs in _loads_of(ahead):
             if theirs.buffer != mine.buffer:
                 continue
-            left = tuple(sub for sub in mine.index if isinstance(sub, Index))
-            right = tuple(sub for sub in theirs.index if isinstance(sub, Index))
-            if len(left) != len(mine.index) or len(right) != len(left):
-                continue
             try:
-                places = align(left, right, program.buffer(mine.buffer).shape, places)
+                places = align(_static(mine), _static(theirs), program.buffer(mine.buffer).shape, places)
             except IRError:
                 continue
             break
@@ -215,8 +244,8 @@ def _place_by_reads(
 
 
 def _place_by_extent(
-    ahead: tuple[Stage, ...], behind: tuple[Stage, ...], places: dict[Axis | Dim, Index]
-) -> dict[Axis | Dim, Index]:
+    ahead: tuple[Stage, ...], behind: tuple[Stage, ...], places: _Placed
+) -> _Placed:
     """Axes that nothing has placed yet take the producer's unused axes of the same extent, in order."""
     used = {axis for value in places.values() for axis in value.axes}
     free = [axis for axis in stage_axes(ahead) if axis not in used]

@@ -12,6 +12,7 @@ Reductions whose grid would leave most of the card idle are split first: no kern
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from mtmc.actions import split
 from mtmc.actions.action import Action
@@ -44,25 +45,26 @@ def check(program: Program, action: Action) -> None:
 
 def rewrite(program: Program, action: Action, hardware: Hardware) -> Program:
     check(program, action)
-    changed = program
+    chosen: dict[str, Kernel] = {}
+    splits: list[Action] = []
     for kernel in program.kernels:
-        if _open(kernel) and not _slow(program, kernel):
-            try:
-                changed = _generated(changed, kernel, hardware)
-            except IRError:
-                continue  # no form fits: PyTorch keeps running it
-    require(changed is not program, "none of the library kernels is of a form that can be generated")
-    return changed
-
-
-def _generated(program: Program, kernel: Kernel, hardware: Hardware) -> Program:
-    parts = split.advised(program, kernel, hardware)
-    if parts is not None:
+        if not _open(kernel) or _slow(program, kernel):
+            continue
         try:
-            return split.rewrite(program, split.action(kernel.id, parts), hardware)
+            chosen[kernel.id] = scheduled(program, kernel, hardware)
         except IRError:
-            pass  # can't be split: one program a row is still right
-    return program.replace_kernel(kernel.id, scheduled(program, kernel, hardware))
+            continue  # no form fits: PyTorch keeps running it
+        parts = split.advised(program, kernel, hardware)
+        if parts is not None:
+            splits.append(split.action(kernel.id, parts))
+    require(bool(chosen), "none of the library kernels is of a form that can be generated")
+    program = replace(program, kernels=tuple(chosen.get(kernel.id, kernel) for kernel in program.kernels))
+    for step in splits:
+        try:
+            program = split.rewrite(program, step, hardware)
+        except IRError:
+            continue  # can't be split: one program a row is still right
+    return program
 
 
 def _slow(program: Program, kernel: Kernel) -> bool:

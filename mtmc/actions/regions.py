@@ -45,7 +45,7 @@ def classes(program: Program) -> tuple[tuple[Kernel, ...], ...]:
     would: one decision asks many times."""
     kept: tuple[tuple[Kernel, ...], ...] | None = vars(program).get("_classes")
     if kept is None:
-        kept = tuple(tuple(map(program.kernel, ids)) for ids in kernel_classes(program))
+        kept = tuple(tuple(map(program.kernel, ids)) for ids in kernel_classes(program).values())
         vars(program)["_classes"] = kept
     return kept
 

@@ -57,13 +57,10 @@ class Names:
             self._taken |= {result for call in kernel.calls for result in call.results if result}
 
     def fresh(self, stem: str) -> str:
-        """``stem`` itself if it ends in a letter and is free, else with the first free number."""
-        name, number = stem, 0
-        while name in self._taken or not name.isidentifier() or name == "k":
-            name = f"{stem}{number}"
-            number += 1
-        self._taken.add(name)
-        return name
+        """``stem`` with the first free number: ``part0``."""
+        number = next(n for n in range(len(self._taken) + 1) if f"{stem}{n}" not in self._taken)
+        self._taken.add(f"{stem}{number}")
+        return f"{stem}{number}"
 
 
 def replace_node(expr: Expr, old: Expr, new: Expr) -> Expr:

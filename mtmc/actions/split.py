@@ -22,7 +22,7 @@ from mtmc.actions.rewriting import Names, known, limited, ordered, replace_node,
 from mtmc.data.hardware import Hardware
 from mtmc.errors import IllegalAction, IRError
 from mtmc.ir.align import Places, inline, is_pointwise, rebind, stage_axes
-from mtmc.ir.expr import Const, Contract, Expr, IndexValue, Load, Op, Reduce, Stage, dtype_of, walk
+from mtmc.ir.expr import Const, Contract, Expr, IndexValue, Load, Op, Reduce, Stage, dtype_of, rebuild, walk
 from mtmc.ir.forms import MatmulForm, RowForm, match
 from mtmc.ir.forms.form import extent, typical
 from mtmc.ir.index import ZERO, Axis, Index, delinearize, linearize, nonnegative
@@ -94,6 +94,7 @@ def rewrite(program: Program, action: Action, hardware: Hardware) -> Program:
         spec = known(program, kernel)
         if isinstance(form, RowForm):  # contractions written as sums
             spec = replace(spec, stages=form.stages)
+        require(isinstance(form, RowForm), f"{kernel.id} ({kernel.note}) is a {form.name} kernel: nothing to split")
         front = isinstance(form, RowForm) and form.column_major
         _split_rows(pieces, replace(kernel, spec=spec), action.number("parts"), front)
     kernels = [scheduled(pieces.program, piece, hardware) for piece in pieces.kernels]
@@ -257,7 +258,7 @@ def _split_product(pieces: _Pieces, kernel: Kernel, form: MatmulForm, parts: int
     )
     cut = _Cut.of(form.k, parts, stage_axes(spec.stages))
     root = _linear_root(kernel, first.body)
-    early, load = pieces.partial(rebind(root, cut.places), (cut.part, *first.axes))
+    early, load = pieces.partial(_within(root, cut), (cut.part, *first.axes))
     final = replace(first, body=replace_node(first.body, root, Reduce("sum", (cut.part,), (load,))))
     stages = Stages((final, *spec.stages[1:]), spec.locals)
     pieces.kernels += [
@@ -266,6 +267,14 @@ def _split_product(pieces: _Pieces, kernel: Kernel, form: MatmulForm, parts: int
         ),
         replace(kernel, op=f"final {kernel.op}", spec=stages, calls=()),
     ]
+
+
+def _within(expr: Expr, cut: _Cut) -> Expr:
+    """A combination of contractions over the axes inside one part only."""
+    if not isinstance(expr, Contract):
+        return rebuild(expr, lambda child: _within(child, cut))
+    terms = tuple((rebind(a, cut.places), rebind(b, cut.places)) for a, b in expr.terms)
+    return Contract(cut.inner, terms)
 
 
 def _linear_root(kernel: Kernel, body: Expr) -> Expr:

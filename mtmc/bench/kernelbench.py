@@ -45,11 +45,7 @@ class KernelBench:
             number = int(match[1])
             if number in found:
                 raise BenchError(f"{folder} has two problems {number}: {found[number].name} and {path.stem}.")
-            found[number] = BenchProblem(
-                suite=self.name, number=number, name=path.stem, path=str(path.resolve())
-            )
+            found[number] = BenchProblem(suite=self.name, number=number, name=path.stem, path=str(path.resolve()))
         if not found:
-            raise BenchError(
-                f"The folder {folder} holds no file named like 1_Name.py; is it a KernelBench checkout?"
-            )
+            raise BenchError(f"The folder {folder} holds no file named like 1_Name.py; is it a KernelBench checkout?")
         return [found[number] for number in sorted(found)]

@@ -140,9 +140,7 @@ class _Worker:
             ready = True
         if ready or not self.process.is_alive():
             self.process.join(POLL_SECONDS)
-            return self._finish(
-                "crash", wall, message=f"The worker process {self._cause()}.{self._last_words()}"
-            )
+            return self._finish("crash", wall, message=f"The worker process {self._cause()}.{self._last_words()}")
         if wall > timeout_s:
             message = f"It was stopped after {timeout_s:.0f} s.{self._last_words()}"
             return self._finish("timeout", wall, message=message)
@@ -165,9 +163,7 @@ class _Worker:
         with contextlib.suppress(OSError):
             lines = self.log.read_text(errors="replace").strip().splitlines()
             # faulthandler ends with the outermost frame; its "Fatal Python error" line says more.
-            said = next(
-                (line for line in lines if line.startswith("Fatal Python error")), lines[-1] if lines else ""
-            )
+            said = next((line for line in lines if line.startswith("Fatal Python error")), lines[-1] if lines else "")
             return f" Its last words: {said.strip()[:300]}" if said else ""
         return ""
 

@@ -37,8 +37,7 @@ def read(path: str | Path) -> tuple[BenchHeader, dict[str, BenchRow]]:
     except (IndexError, ValidationError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "it is empty"
         raise BenchError(
-            f"{path} is not a result file of mtmc bench (line {number}: {reason}; this version reads format "
-            f"{FORMAT})."
+            f"{path} is not a result file of mtmc bench (line {number}: {reason}; this version reads format {FORMAT})."
         ) from error
     return header, dict(sorted(rows.items(), key=lambda item: (item[1].number, item[0])))
 
@@ -73,8 +72,7 @@ class ResultFile:
                 self._line(header.model_dump_json())
         except OSError as error:
             raise BenchError(
-                f"The result file {self.path} can't be written ({error.strerror or error}); choose another "
-                "--out."
+                f"The result file {self.path} can't be written ({error.strerror or error}); choose another --out."
             ) from error
 
     def _continue(self, header: BenchHeader) -> int:
@@ -123,11 +121,7 @@ def _difference(old: BenchHeader, new: BenchHeader) -> str:
     def facts(header: BenchHeader) -> dict[str, str]:
         card = f"{header.hardware.name}, driver {header.hardware.driver}" if header.hardware else "no GPU"
         extra = {"suite": header.suite, "hardware": card, "format": str(header.format)}
-        return (
-            extra
-            | {**header.versions}
-            | {f"--{name}": json.dumps(value) for name, value in header.flags.items()}
-        )
+        return extra | {**header.versions} | {f"--{name}": json.dumps(value) for name, value in header.flags.items()}
 
     a, b = facts(old), facts(new)
     names = [name for name in {**a, **b} if a.get(name) != b.get(name)]

@@ -78,11 +78,7 @@ def run_suite(
     Raises:
         BenchError: a row can't be written; the rows before it are safe.
     """
-    done = {
-        p.name
-        for p in problems
-        if p.name in results.rows and (results.rows[p.name].correct or not retry_failed)
-    }
+    done = {p.name for p in problems if p.name in results.rows and (results.rows[p.name].correct or not retry_failed)}
     todo = [problem for problem in problems if problem.name not in done]
     ran, interrupted = 0, False
     with _terminate_as_interrupt():
@@ -105,9 +101,7 @@ def run_suite(
             interrupted = True
         finally:
             endings.close()
-    return Finished(
-        {p.name: results.rows[p.name] for p in problems if p.name in results.rows}, ran, interrupted
-    )
+    return Finished({p.name: results.rows[p.name] for p in problems if p.name in results.rows}, ran, interrupted)
 
 
 def store_rows(store: Store, fingerprint: str) -> Callable[[BenchRow], None]:
@@ -141,9 +135,7 @@ class Call:
             fields = self.solve(problem, self.options)
             return BenchRow(problem=problem.name, number=problem.number, **fields)
         except ValidationError as error:
-            return failed_row(
-                problem, INTERNAL_ERROR, f"The worker's row is not valid: {error.errors()[0]['msg']}"
-            )
+            return failed_row(problem, INTERNAL_ERROR, f"The worker's row is not valid: {error.errors()[0]['msg']}")
         except ProblemError as error:
             return failed_row(problem, PROBLEM_ERROR, error.message)
         except CaptureError as error:

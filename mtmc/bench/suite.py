@@ -51,9 +51,7 @@ def select(problems: Sequence[BenchProblem], selection: str | None) -> list[Benc
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
-            raise UsageError(
-                f"The problem selection {selection!r} does not read at {part!r}; write it like 1-20,33."
-            )
+            raise UsageError(f"The problem selection {selection!r} does not read at {part!r}; write it like 1-20,33.")
         wanted.update(range(first, last + 1))
     if missing := wanted - {p.number for p in problems}:
         raise UsageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,26 +17,30 @@ if TYPE_CHECKING:
 class BenchOptions(Record):
     """Options of a benchmark run that reach the workers."""
 
-    steps: int = 16
+    steps: int = 8
     """Judged steps a problem, at most."""
     seconds: float = 60.0
     """Wall seconds of search a problem, at most."""
     policy: str = "heuristic"
     seed: int = 0
-    patience: int = 4
-    """Steps without a new best until the search ends."""
-    allow: tuple[str, ...] = ()
-    """Lower precisions that are permitted: ``tf32``, ``bf16``."""
+    patience: int = 2
+    """Slower steps in a row before the search goes back to the best."""
     pure: bool = False
     """No library compute."""
     compile_max: bool = False
     """Also time torch.compile's max-autotune mode."""
     save: str | None = None
-    """Folder for the generated files."""
+    """Folder for the generated files; it exists."""
+    fresh: bool = False
+    """Measure again what the store knows."""
+    shared_card: bool = True
+    """Other workers use the card between this one's locked regions."""
+    command: str = ""
+    """As typed, for the store."""
 
     def flags(self) -> dict[str, Any]:
         """What changes results, for the fingerprint of a result file."""
-        return self.model_dump(mode="json", exclude={"save"})
+        return self.model_dump(mode="json", exclude={"save", "fresh", "shared_card", "command"})
 
 
 def run_problem(problem: BenchProblem, options: BenchOptions) -> dict[str, Any]:
@@ -47,6 +51,8 @@ def run_problem(problem: BenchProblem, options: BenchOptions) -> dict[str, Any]:
     """
     # Imports torch, so not at the top: the parent of the workers never needs it.
     from mtmc.search.driver import optimize_problem
+    from mtmc.search.output import write_whole, written_source
+    from mtmc.verify.options import JudgeOptions
 
     started = time.monotonic()
     result = optimize_problem(
@@ -56,12 +62,16 @@ def run_problem(problem: BenchProblem, options: BenchOptions) -> dict[str, Any]:
         policy=options.policy,
         seed=options.seed,
         patience=options.patience,
-        allow=options.allow,
         pure=options.pure,
         compile_max=options.compile_max,
+        judge_options=JudgeOptions(shared_card=options.shared_card),
+        fresh=options.fresh,
+        command=options.command,
     )
     if options.save is not None and result.correct:
-        save(Path(options.save) / f"{problem.name}_new.py", result.candidate.source)
+        target = Path(options.save) / f"{problem.name}_new.py"
+        verify = shlex.join(["mtmc", "optimize", problem.path, "--check", str(target)])
+        write_whole(target, written_source(result, verify))
     return row_fields(result) | {"wall_s": time.monotonic() - started}
 
 
@@ -88,13 +98,5 @@ def row_fields(result: SearchResult) -> dict[str, Any]:
         "compile_error": baselines.compile_error,
         "message": best.message,
         "actions": result.path,
-        "flags": (*best.flags, *result.notes),
+        "flags": (*best.flags, *result.problem.flags, *result.notes),
     }
-
-
-def save(path: Path, source: str) -> None:
-    """Write a generated file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(source, encoding="utf-8")
-    os.replace(part, path)

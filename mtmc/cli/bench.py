@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtmc.errors import BenchError, Exit, UsageError
+from mtmc.cli.optimize import require_triton
+from mtmc.errors import BenchError, Exit
 
 if TYPE_CHECKING:
     from mtmc.bench.row import BenchHeader, BenchRow
-    from mtmc.bench.suite import Suite
+    from mtmc.bench.runner import Finished
+    from mtmc.bench.suite import BenchProblem
     from mtmc.bench.worker import BenchOptions
 
 MIN_TIMEOUT_S = 600.0
@@ -39,16 +42,13 @@ def kernelbench(
     workers: Annotated[
         int, typer.Option(min=0, help="Processes side by side; 0: one for every two cores, at most 8.")
     ] = 0,
-    steps: Annotated[int, typer.Option(min=0, help="Judged steps a problem, at most.")] = 16,
+    steps: Annotated[int, typer.Option(min=0, help="Judged steps a problem, at most.")] = 8,
     seconds: Annotated[float, typer.Option(min=0, help="Seconds of search a problem, at most.")] = 60.0,
     policy: Annotated[str, typer.Option(help="Who chooses the actions.")] = "heuristic",
     seed: Annotated[int, typer.Option(help="Of the policy.")] = 0,
-    patience: Annotated[int, typer.Option(min=1, help="Steps without a new best until a search ends.")] = 4,
-    allow: Annotated[list[str] | None, typer.Option(help="Permit a lower precision: tf32 or bf16.")] = None,
+    patience: Annotated[int, typer.Option(min=0, help="Slower steps in a row before it goes back.")] = 2,
     pure: Annotated[bool, typer.Option("--pure", help="No library compute.")] = False,
-    compile_max: Annotated[
-        bool, typer.Option("--compile-max", help="Also time torch.compile max-autotune.")
-    ] = False,
+    compile_max: Annotated[bool, typer.Option("--compile-max", help="Also time torch.compile max-autotune.")] = False,
     save: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the generated files there.")] = None,
     timeout: Annotated[
         float | None,
@@ -65,64 +65,66 @@ def kernelbench(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="On resuming, run again what is not correct.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Rows as JSON lines and a summary object on stdout.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Rows as JSON lines and a summary object on stdout.")] = False,
 ) -> None:
     """Run KernelBench: one JSON line a problem as it finishes, a table at the end. Ctrl-C keeps what was
     found."""
     from mtmc.bench.kernelbench import KernelBench
+    from mtmc.bench.suite import select
     from mtmc.bench.worker import BenchOptions
+    from mtmc.search.driver import make_policy
 
+    suite = KernelBench(root, level)
+    chosen = select(suite.problems(), problems)
+    # What would fail for every problem fails here, once.
+    require_triton()
+    make_policy(policy, seed)
+    if save is not None:
+        save.mkdir(parents=True, exist_ok=True)
+    workers = workers or min(8, max(1, (os.cpu_count() or 2) // 2))
     options = BenchOptions(
         steps=steps,
         seconds=seconds,
         policy=policy,
         seed=seed,
         patience=patience,
-        allow=tuple(allow or ()),
         pure=pure,
         compile_max=compile_max,
         save=str(save.resolve()) if save else None,
+        fresh=resume is False,
+        shared_card=workers > 1,
+        command=shlex.join(["mtmc", *sys.argv[1:]]),
     )
-    _run(
-        KernelBench(root, level),
-        problems,
-        options,
-        out,
-        workers or min(8, max(1, (os.cpu_count() or 2) // 2)),
-        timeout or max(MIN_TIMEOUT_S, 5 * seconds),
-        resume,
-        retry_failed,
-        as_json,
-    )
+    header = _header(suite.name, options)
+    path = out or Path(_default_name(header))
+    timeout = timeout or max(MIN_TIMEOUT_S, 5 * seconds)
+    finished = _run(chosen, options, header, path, workers, timeout, resume, retry_failed, as_json)
+    rows = list(finished.rows.values())
+    _show(rows, header, as_json)
+    if finished.interrupted:
+        typer.echo(f"Interrupted; {path} keeps {len(rows)} rows. The same command continues.", err=True)
+        raise typer.Exit(Exit.INTERRUPTED)
 
 
 def _run(
-    suite: Suite,
-    selection: str | None,
+    chosen: Sequence[BenchProblem],
     options: BenchOptions,
-    out: Path | None,
+    header: BenchHeader,
+    path: Path,
     workers: int,
     timeout_s: float,
     resume: bool | None,
     retry_failed: bool,
     as_json: bool,
-) -> None:
+) -> Finished:
     from rich.console import Console
 
     from mtmc.bench.results import ResultFile
     from mtmc.bench.runner import run_suite, store_rows, stored_rows
-    from mtmc.bench.suite import select
-    from mtmc.bench.summary import summarise
     from mtmc.bench.worker import run_problem
     from mtmc.report.progress import row_line
-    from mtmc.report.tables import bench_summary
     from mtmc.store.store import Store
 
-    chosen = select(suite.problems(), selection)
-    header = _header(suite, options)
-    path = out or Path(_default_name(header))
     progress = Console(stderr=True)
     with Store.open() as store:
         results = ResultFile(path, header, resume)
@@ -142,7 +144,7 @@ def _run(
 
         shown = set(results.rows)
         try:
-            finished = run_suite(
+            return run_suite(
                 chosen,
                 run_problem,
                 options,
@@ -155,37 +157,39 @@ def _run(
             )
         finally:
             results.close()
-    rows = list(finished.rows.values())
+
+
+def _show(rows: Sequence[BenchRow], header: BenchHeader, as_json: bool) -> None:
+    from rich.console import Console
+
+    from mtmc.bench.summary import summarise
+    from mtmc.report.tables import bench_summary
+
     if as_json:
         typer.echo(summarise(rows).model_dump_json())
     else:
         Console().print(bench_summary(rows, header))
-    if finished.interrupted:
-        typer.echo(f"Interrupted; {path} keeps {len(rows)} rows. The same command continues.", err=True)
-        raise typer.Exit(Exit.INTERRUPTED)
 
 
-def _header(suite: Suite, options: BenchOptions) -> BenchHeader:
+def _header(suite: str, options: BenchOptions) -> BenchHeader:
     from mtmc.bench.row import BenchHeader
     from mtmc.data.hardware import detect
     from mtmc.data.step import library_versions
+    from mtmc.search.driver import versions
 
-    if unknown := set(options.allow) - {"tf32", "bf16"}:
-        raise UsageError(f"--allow takes tf32 or bf16, not {min(unknown)}.")
+    ours = versions().model_dump(mode="json", exclude={"schema_version"})
     return BenchHeader(
-        suite=suite.name,
-        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        suite=suite,
+        command=options.command,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         hardware=detect(),
-        versions=library_versions(),
+        versions=library_versions() | ours,
         flags=options.flags(),
     )
 
 
 def _default_name(header: BenchHeader) -> str:
-    card = (
-        header.hardware.name.removeprefix("NVIDIA ").lower().replace(" ", "-") if header.hardware else "cpu"
-    )
+    card = header.hardware.name.removeprefix("NVIDIA ").lower().replace(" ", "-") if header.hardware else "cpu"
     return f"{header.suite.replace('/', '_')}_{card}.jsonl"
 
 

@@ -37,7 +37,9 @@ def optimize(
     ] = 2,
     seed: Annotated[int, typer.Option(help="Of the random policy.")] = 0,
     pure: Annotated[bool, typer.Option("--pure", help="Accept no library compute.")] = False,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: MTMC_DEVICE.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: MTMC_DEVICE.")
+    ] = None,
     no_compile: Annotated[
         bool, typer.Option("--no-compile-baseline", help="Do not measure torch.compile.")
     ] = False,
@@ -51,8 +53,8 @@ def optimize(
 ) -> None:
     """Search for faster kernels that compute the same, and write them as one plain file.
 
-    Exits with 0 where the result is faster than eager and torch.compile (without a GPU: where it is correct), with 1
-    where nothing was, with 130 after Ctrl-C, which keeps the best so far.
+    Exits with 0 where the result is faster than eager and torch.compile (without a GPU: where it is
+    correct), with 1 where nothing was, with 130 after Ctrl-C, which keeps the best so far.
     """
     from rich.console import Console
 
@@ -89,7 +91,10 @@ def optimize(
         )
     view.close()
     if result.correct:
-        write_whole(target, written_source(result, shlex.join(["mtmc", "optimize", str(file), "--check", str(target)])))
+        write_whole(
+            target,
+            written_source(result, shlex.join(["mtmc", "optimize", str(file), "--check", str(target)])),
+        )
     if as_json:
         typer.echo(_json(result, target if result.correct else None))
     _show_end(console, result, target)
@@ -102,7 +107,7 @@ def require_triton() -> None:
 
     if find_spec("triton") is None:
         raise EnvironmentProblem(
-            "Triton is not installed, so nothing can be generated or checked; pip install triton (Linux only), "
+            "Triton is not installed, so nothing can be generated or checked; pip install triton (on Linux), "
             "or run `mtmc doctor`."
         )
 
@@ -199,7 +204,9 @@ def _show_check(console: Console, evaluation: Evaluation, as_json: bool) -> Exit
     if as_json:
         typer.echo(evaluation.model_dump_json())
     accepted = evaluation.outcome is Outcome.ACCEPTED
-    times = f", {evaluation.ms:.4g} ms, {evaluation.speedup or 0:.2f}x eager" if evaluation.ms is not None else ""
+    times = (
+        f", {evaluation.ms:.4g} ms, {evaluation.speedup or 0:.2f}x eager" if evaluation.ms is not None else ""
+    )
     text = "accepted" + times if accepted else f"{evaluation.outcome}: {evaluation.message}"
     console.print(text, markup=False, highlight=False)
     return Exit.FINE if accepted else Exit.NOTHING_FASTER

@@ -49,9 +49,7 @@ def export(
         return
     typer.echo(f"{rows} rows in {len(files)} file{'s' * (len(files) != 1)} in {folder}")
     if left_out:
-        typer.echo(
-            f"{left_out} rows are larger than a shard and were left out; give a larger --max-mib.", err=True
-        )
+        typer.echo(f"{left_out} rows are larger than a shard and were left out; give a larger --max-mib.", err=True)
 
 
 def merge(
@@ -68,10 +66,7 @@ def merge(
     if as_json:
         typer.echo(json.dumps(merged._asdict()))
     else:
-        typer.echo(
-            f"{merged.new} new rows ({merged.new_steps} steps) and {merged.known} known, {merged.files} "
-            "shards"
-        )
+        typer.echo(f"{merged.new} new rows ({merged.new_steps} steps) and {merged.known} known, {merged.files} shards")
 
 
 def info(store: StorePath = None, as_json: AsJson = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mtmc.codegen.library import render_calls
-from mtmc.codegen.triton import render_kernel
+from mtmc.codegen.triton.render import render_kernel
 from mtmc.codegen.triton.emit import FileParts, identifier
 from mtmc.codegen.triton.kernel import RenderedKernel
 from mtmc.codegen.triton.ops import HELPERS

@@ -1,8 +1,9 @@
 """The default policy: what an expert does with a roofline model and no measurements but those of this search.
 
-In this order, each time the candidate with the largest expected gain: change *what* is computed where the roofline says
-so (fuse chains, split reductions that leave the card idle, encode operands); generate all; take back what the library
-did faster; then try other schedules where a kernel is far from its roofline. It stops when nothing promises 3%.
+In this order, each time the candidate with the largest expected gain: change *what* is computed where the
+roofline says so (fuse chains, split reductions that leave the card idle, encode operands); generate all;
+take back what the library did faster; then try other schedules where a kernel is far from its roofline. It
+stops when nothing promises 3%.
 """
 
 from __future__ import annotations
@@ -10,27 +11,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mtmc.actions import catalog, split
+from mtmc.actions import catalog, encode, fuse, generate, launch, pipeline, reorder, revert, split, stop, tile
 from mtmc.actions.action import Action
 from mtmc.actions.regions import members
 from mtmc.env.policy import Decision
 from mtmc.env.state import State
 from mtmc.errors import IRError
 from mtmc.ir.cost import kernel_ms
-from mtmc.ir.program import Kernel, Library, Program, Stages
+from mtmc.ir.program import Kernel, Library, Program
 
 THRESHOLD = 0.03
 """Expected relative gain below which a step is not worth its measurement."""
 
-STRUCTURAL = ("fuse", "encode", "precision")
-"""Actions whose gain the roofline knows: they change bytes, launches or the unit that multiplies."""
-
-SCHEDULE = {"tile": 0.4, "pipeline": 0.2, "reorder": 0.1}
+SCHEDULE = {tile.KIND: 0.4, pipeline.KIND: 0.2, reorder.KIND: 0.1}
 """How much of the distance to the roofline one try closes on average."""
 DECAY = 0.6
 """What a further try of the same kind on the same region is worth, after one without gain."""
 SPLIT_SHARE = 0.8
 """Part of the idle card's time that splitting a reduction gives back."""
+LAUNCH_SHARE = 0.5
+"""Part of the gaps between kernels that a graph closes."""
+K_MAJOR = 0.01
+"""Advantage of operands that lie along K, which the tensor cores take as they are."""
 
 
 @dataclass(frozen=True)
@@ -57,28 +59,30 @@ class Heuristic:
         choices = [Choice(i, *self._promise(state, action)) for i, action in enumerate(state.actions)]
         worth = [choice for choice in choices if choice.gain >= self.threshold]
         if not worth:
-            return Decision(next(i for i, action in enumerate(state.actions) if action.kind == "stop"))
-        return Decision(min(worth, key=lambda choice: (choice.phase, -choice.gain, choice.index)).index)
+            return Decision(next(i for i, action in enumerate(state.actions) if action.kind == stop.KIND))
+        best = min(worth, key=lambda choice: (choice.phase, -choice.gain, choice.index))
+        # A fusion that the roofline wants is never the end: what follows it decides.
+        return Decision(best.index, judge=state.actions[best.index].kind != fuse.KIND)
 
     def _promise(self, state: State, action: Action) -> tuple[int, float]:
         """Phase and expected gain."""
-        if action.kind in STRUCTURAL:
-            return 0, roofline_gain(state, action) * _decay(state, action)
-        if action.kind == "split":
-            return 0, _split_gain(state, action) * _decay(state, action)
-        if action.kind == "generate":
-            return 1, 1.0 if any(map(_lowerable, state.program.kernels)) else 0.0
-        if action.kind == "revert":
-            return 2, _revert_gain(state, action)
-        if action.kind == "launch":
-            return 3, _launch_gain(state, action)
-        if action.kind in SCHEDULE:
-            return 3, _schedule_gain(state, action) * _decay(state, action)
-        return 4, 0.0
-
-
-def _lowerable(kernel: Kernel) -> bool:
-    return isinstance(kernel.impl, Library) and isinstance(kernel.spec, Stages)
+        match action.kind:
+            case fuse.KIND:
+                return 0, roofline_gain(state, action) * _decay(state, action)
+            case split.KIND:
+                return 0, _split_gain(state, action) * _decay(state, action)
+            case encode.KIND:
+                gain = roofline_gain(state, action) * _decay(state, action)
+                return 1, gain + (K_MAJOR if gain and action.get("layout") == "kmajor" else 0.0)
+            case generate.KIND:
+                return 2, 1.0
+            case revert.KIND:
+                return 3, _revert_gain(state, action)
+            case launch.KIND:
+                return 4, _launch_gain(state, action)
+            case tile.KIND | pipeline.KIND | reorder.KIND:
+                return 4, _schedule_gain(state, action) * _decay(state, action)
+        return 5, 0.0
 
 
 def _share(state: State, kernels: Sequence[Kernel]) -> float:
@@ -87,10 +91,11 @@ def _share(state: State, kernels: Sequence[Kernel]) -> float:
 
 
 def roofline_gain(state: State, action: Action) -> float:
-    """The share of the present time that the action saves if the kernels that it replaces keep their distance to the
-    roofline: ``sum of their times * (1 - estimate after / estimate before) / total``. 0 for an action that fails."""
+    """The share of the present time that the action saves if the kernels that it replaces keep their
+    distance to the roofline: ``sum of their times * (1 - estimate after / estimate before) / total``. 0 for
+    an action that fails."""
     try:
-        child = catalog.apply(state.program, action)
+        child = catalog.apply(state.program, action, state.hardware)
     except IRError:
         return 0.0
     before, after = _changed(state.program, child), _changed(child, state.program)
@@ -106,7 +111,8 @@ def _changed(program: Program, other: Program) -> list[Kernel]:
 
 
 def _split_gain(state: State, action: Action) -> float:
-    """A grid of fewer programs than the card takes leaves the rest idle; more parts than that gain nothing."""
+    """A grid of fewer programs than the card takes leaves the rest idle; more parts than that gain
+    nothing."""
     kernels = members(state.program, action.region[0])
     best = split.advised(state.program, kernels[0], state.hardware)
     parts = action.number("parts")
@@ -132,7 +138,7 @@ def _launch_gain(state: State, action: Action) -> float:
     kernels = sum(state.times_ms.values())
     if not state.measured or state.ms is None or action.get("plan") != "graph":
         return 0.0
-    return max(0.0, 1.0 - kernels / state.ms) * 0.5
+    return max(0.0, 1.0 - kernels / state.ms) * LAUNCH_SHARE
 
 
 def _schedule_gain(state: State, action: Action) -> float:
@@ -140,9 +146,9 @@ def _schedule_gain(state: State, action: Action) -> float:
     if not state.measured:
         return 0.0
     kernels = members(state.program, action.region[0])
-    if action.kind == "tile" and isinstance(kernels[0].impl, Library):
+    if action.kind == tile.KIND and isinstance(kernels[0].impl, Library):
         # Alone only where it could not be generated with the others.
-        return _share(state, kernels) * SCHEDULE["tile"]
+        return _share(state, kernels) * SCHEDULE[tile.KIND]
     shares = state.shares
     distance = 0.0
     for kernel in kernels:
@@ -155,11 +161,13 @@ def _schedule_gain(state: State, action: Action) -> float:
 
 def _decay(state: State, action: Action) -> float:
     """Falls with every try of this kind on this region that gave nothing."""
-    lines = [attempt for attempt in state.history if attempt.change is None or attempt.change < 1.0 + THRESHOLD]
+    lines = [
+        attempt for attempt in state.history if attempt.change is None or attempt.change < 1.0 + THRESHOLD
+    ]
     tried = sum(_same_kind(attempt.action, action) for attempt in lines)
     return float(DECAY**tried)
 
 
 def _same_kind(line: str, action: Action) -> bool:
-    known = catalog.parse(line)
-    return known.kind == action.kind and known.region == action.region
+    tried = catalog.parse(line)
+    return tried.kind == action.kind and tried.region == action.region

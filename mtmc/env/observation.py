@@ -1,7 +1,7 @@
 """The text a policy reads: rendered from a State when somebody asks for it, and never stored as the state.
 
-Sections in the order of a reader's questions: what card, where do we stand, which kernels, what was tried, what can be
-done, and the source of the hottest regions in the space that is left.
+Sections in the order of a reader's questions: what card, where do we stand, which kernels, what was tried,
+what can be done, and the source of the hottest regions in the space that is left.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def _classes(state: State) -> list[str]:
     groups = kernel_classes(state.program).values()
     heat = {group: sum(shares.get(name, 0.0) for name in group) for group in groups}
     ordered = sorted(groups, key=lambda group: -heat[group])
-    return [_class_line(state, [state.program.kernel(name) for name in group], heat[group]) for group in ordered]
+    return [
+        _class_line(state, [state.program.kernel(name) for name in group], heat[group]) for group in ordered
+    ]
 
 
 def _class_line(state: State, group: list[Kernel], share: float) -> str:
@@ -104,14 +106,16 @@ def _class_line(state: State, group: list[Kernel], share: float) -> str:
     ms = state.times_ms.get(first.id)
     time = f", {quantised(ms)} ms" if ms is not None else ""
     _, limit = kernel_ms(state.program, first, state.hardware)
-    return f"{first.id} ({first.note}){count}: {quantised(100 * share)}%{time}, {limit}-bound, {implementation(first)}"
+    part = f"{quantised(100 * share)}%{time}, {limit}-bound"
+    return f"{first.id} ({first.note}){count}: {part}, {implementation(first)}"
 
 
 def implementation(kernel: Kernel) -> str:
     """How the kernel runs, in a few words: the head of its printed text."""
     match kernel.impl:
         case Tile(schedule):
-            return f"tile {schedule.form} {'x'.join(map(str, schedule.tile))}, {schedule.warps} warps, {schedule.stages} stages"
+            sizes = "x".join(map(str, schedule.tile))
+            return f"tile {schedule.form} {sizes}, {schedule.warps} warps, {schedule.stages} stages"
         case Source():
             return "source"
     return "library"

@@ -175,9 +175,7 @@ def _bound(expr: Expr) -> set[Axis]:
 def _indices_fit(program: Program, kernel: Kernel) -> Iterator[str]:
     for stage in _stages(kernel):
         yield from _fits(program, stage.target, stage.store, bool(stage.when))
-        guarded = bool(stage.when) or any(
-            isinstance(node, Select | Reduce) and node.when for node in walk(stage.body)
-        )
+        guarded = bool(stage.when) or any(isinstance(node, Select | Reduce) and node.when for node in walk(stage.body))
         for load in loads(stage.body):
             yield from _fits(program, load.buffer, load.index, guarded or bool(load.when))
 
@@ -237,11 +235,11 @@ def _stages(kernel: Kernel) -> tuple[Stage, ...]:
 
 
 KERNEL_RULES: dict[str, KernelRule] = {
-    "buffers exist": _buffers_exist,
     "calls refer to what exists": _opaque_calls,
+    "buffers exist": _buffers_exist,
+    "locals stay inside": _locals_stay_inside,
     "buffers are written before use": _defined_before_use,
     "only temporaries are written": _writes_temporaries,
-    "locals stay inside": _locals_stay_inside,
     "axes are in scope": _axes_in_scope,
     "an axis name means one axis": _axis_names,
     "indices fit the buffer": _indices_fit,

@@ -193,7 +193,8 @@ def _program_hash(program: Program) -> str:
             state[name] = _digest([digest, str(order.index(name))])
     updates = sorted(f"{state[u.state]}={state.get(u.value, 'new')}" for u in program.updates)
     results = [state.get(name, "new") for name in program.outputs]
-    return _digest([*sorted(kernels), "out", *results, *updates, program.output_tree, program.launch])
+    plan = [program.output_tree, repr(program.fixed_arguments), program.launch]
+    return _digest([*sorted(kernels), "out", *results, *updates, *plan])
 
 
 def _layout(buffer: Buffer) -> str:

@@ -63,9 +63,7 @@ def run(
             continue
         if isinstance(kernel.spec, Opaque):
             if library is None:
-                raise IRError(
-                    f"kernel {kernel.id} ({kernel.note}) is opaque: give interp.run a library callback"
-                )
+                raise IRError(f"kernel {kernel.id} ({kernel.note}) is opaque: give interp.run a library callback")
             results = library(kernel, {name: arrays[name] for name in kernel.reads})
             for name in kernel.writes:
                 if name not in results:
@@ -96,18 +94,16 @@ def store_as(value: Any, dtype: DType, precision: Precision) -> Array:
     value = np.asarray(value)
     with np.errstate(all="ignore"):
         if dtype is DType.BOOL:
-            return value != 0
+            return np.asarray(value != 0)
         if dtype.is_integer:
-            whole = np.trunc(value).astype(np.int64) if value.dtype.kind == "f" else value
+            whole = np.asarray(np.trunc(value)).astype(np.int64) if value.dtype.kind == "f" else value
             return whole.astype(dtype.value)
         if precision == "float64":
             return value.astype(np.float64)
         return round_bfloat16(value) if dtype is DType.BF16 else value.astype(dtype.value)
 
 
-def _bind(
-    program: Program, values: Mapping[str, Any], precision: Precision
-) -> tuple[dict[str, Array], dict[str, int]]:
+def _bind(program: Program, values: Mapping[str, Any], precision: Precision) -> tuple[dict[str, Array], dict[str, int]]:
     arrays: dict[str, Array] = {}
     dims = {dim.name: int(values[dim.name]) for dim in program.dims if dim.name in values}
     for buffer in program.buffers:
@@ -173,9 +169,7 @@ class _Grid:
 
 
 class _Evaluator:
-    def __init__(
-        self, program: Program, arrays: dict[str, Array], dims: dict[str, int], precision: Precision
-    ) -> None:
+    def __init__(self, program: Program, arrays: dict[str, Array], dims: dict[str, int], precision: Precision) -> None:
         self.program = program
         self.arrays = arrays
         self.dims = dims
@@ -261,9 +255,7 @@ class _Evaluator:
                 return self._scan(monoid, axis, self.value(arg, grid), grid)
             case Contract(axes, terms):
                 inner = grid.extended(axes)
-                return sum(
-                    self._dot(self.value(a, inner), self.value(b, inner), grid, inner) for a, b in terms
-                )
+                return sum(self._dot(self.value(a, inner), self.value(b, inner), grid, inner) for a, b in terms)
         raise IRError(f"not an expression: {expr!r}")
 
     def _load(self, load: Load, grid: _Grid) -> Array:

@@ -1,5 +1,4 @@
-"""A Program as text for people, reports and policies: a line a kernel, and a line a stage of generated ones.
-"""
+"""A Program as text for people, reports and policies: a line a kernel, a line a stage of generated ones."""
 
 from __future__ import annotations
 
@@ -67,9 +66,7 @@ def print_kernel(program: Program, kernel: Kernel) -> str:
         case Source(text, function):
             inputs = ", ".join(label(program, name) for name in kernel.reads)
             lines = len(text.splitlines())
-            head = (
-                f"{kernel.id} source  {writer.targets(kernel.writes)} = {function}({inputs})  {lines} lines"
-            )
+            head = f"{kernel.id} source  {writer.targets(kernel.writes)} = {function}({inputs})  {lines} lines"
         case Tile():
             head, body = f"{kernel.id} tile {_schedule(program, kernel)}", writer.stages()
         case _:
@@ -132,9 +129,7 @@ def _tiling(program: Program, kernel: Kernel) -> list[str]:
     try:
         form = next(f for f in FORMS if f.name == schedule.form).match(program, kernel)
     except (StopIteration, IRError):
-        return [
-            "tile " + "x".join(map(str, tile))
-        ]  # a form that the printer does not know, or no longer fits
+        return ["tile " + "x".join(map(str, tile))]  # a form that the printer does not know, or no longer fits
     match form:
         case MatmulForm() if len(tile) == 3:
             grid = [*(axis.name for axis in form.batch), _split(form.m, tile[0]), _split(form.n, tile[1])]

@@ -96,9 +96,16 @@ def _integer(node: ast.expr) -> int | None:
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             return value
-        case ast.BinOp(left=left, op=ast.Mult() | ast.Add() | ast.Sub() | ast.Pow() | ast.FloorDiv() as op, right=right):
+        case ast.BinOp(
+            left=left, op=ast.Mult() | ast.Add() | ast.Sub() | ast.Pow() | ast.FloorDiv() as op, right=right
+        ):
             a, b = _integer(left), _integer(right)
-            if a is None or b is None or (isinstance(op, ast.FloorDiv) and b == 0) or (isinstance(op, ast.Pow) and b > 64):
+            if (
+                a is None
+                or b is None
+                or (isinstance(op, ast.FloorDiv) and b == 0)
+                or (isinstance(op, ast.Pow) and b > 64)
+            ):
                 return None
             match op:
                 case ast.Mult():

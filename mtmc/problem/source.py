@@ -1,4 +1,4 @@
-"""Loading of a KernelBench-format file: its namespace, its module and its inputs, with the user's line in every error."""
+"""Loading of a KernelBench-format file: namespace, module and inputs, with the user's line in every error."""
 
 from __future__ import annotations
 

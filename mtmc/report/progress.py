@@ -46,9 +46,7 @@ def winner_line(result: SearchResult) -> Text:
         "torch.compile max-autotune": maximum.median_ms if maximum else None,
     }
     parts = [f"mtmc {milliseconds(ms)}"]
-    parts += [
-        f"{name} {milliseconds(own)} ({times(own / ms)})" for name, own in rivals.items() if own is not None
-    ]
+    parts += [f"{name} {milliseconds(own)} ({times(own / ms)})" for name, own in rivals.items() if own is not None]
     if result.baselines.compile_error:
         parts.append(f"torch.compile failed: {_one_line(result.baselines.compile_error)[:120]}")
     verdict = f"{result.winner} wins"

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mtmc.bench.row import BenchHeader, BenchRow
-from mtmc.bench.summary import Comparison, Summary, failures, losses, summarise
+from mtmc.bench.summary import LEVELS, Comparison, Summary, failures, losses, summarise
 from mtmc.report.words import milliseconds, percent, times
 
 WORST = 10
@@ -35,19 +35,16 @@ def _overview(summary: Summary, header: BenchHeader | None) -> Table:
     n = summary.problems
     table.add_row("correct", f"{summary.correct} of {n}")
     if summary.stock_checked:
-        table.add_row(
-            "correct by KernelBench's rule", f"{summary.stock_correct} of {summary.stock_checked} checked"
-        )
+        table.add_row("correct by KernelBench's rule", f"{summary.stock_correct} of {summary.stock_checked} checked")
     table.add_row("pure (no library compute)", f"{summary.pure} of {n}")
     table.add_row("work in generated kernels", percent(summary.generated_share))
-    table.add_row("fastest", ", ".join(f"{name} {count}" for name, count in summary.wins.items()))
+    if summary.timed:
+        table.add_row("fastest", ", ".join(f"{name} {count}" for name, count in summary.wins.items()))
     table.add_row("outcomes", ", ".join(f"{name} {count}" for name, count in summary.outcomes.items()))
     wall, lock = summary.median_wall_s, summary.median_gpu_lock_s
     table.add_row("median cost a problem", f"{wall or 0:.1f} s wall, {lock or 0:.1f} s of GPU lock")
     if summary.timed < summary.correct:
-        table.add_row(
-            "not timed", f"{summary.correct - summary.timed} correct programs have no measured time"
-        )
+        table.add_row("not timed", f"{summary.correct - summary.timed} correct programs have no time")
     return table
 
 
@@ -55,43 +52,45 @@ def _title(header: BenchHeader | None) -> str:
     if header is None:
         return "Results"
     card = header.hardware.name if header.hardware else "no GPU: nothing is timed"
-    versions = ", ".join(
-        f"{name} {header.versions[name]}" for name in ("torch", "triton") if name in header.versions
-    )
+    versions = ", ".join(f"{name} {header.versions[name]}" for name in ("torch", "triton") if name in header.versions)
     return ", ".join(part for part in (header.suite, card, versions) if part)
 
 
 def _speed(summary: Summary) -> Table:
-    table = Table(title="Speed (baseline / mtmc; failures count in every fast_p)", title_justify="left")
-    table.add_column("against", style="bold")
-    for p in summary.eager.fast:
-        table.add_column(f"fast_{p}", justify="right")
-    for name in ("geomean", "with failures", "median", "slower", "compared"):
-        table.add_column(name, justify="right")
-    for name, one in (("eager", summary.eager), ("torch.compile", summary.compiled)):
-        table.add_row(name, *_cells(one))
+    # Measures down, baselines across: it fits a terminal of 80 columns.
+    table = Table(title="Speed: baseline / mtmc; failures count in every fast_p", title_justify="left")
+    table.add_column("")
+    table.add_column("against eager", justify="right")
+    table.add_column("against torch.compile", justify="right")
+    for name, *cells in zip(_MEASURES, _cells(summary.eager), _cells(summary.compiled), strict=True):
+        table.add_row(name, *cells)
     return table
 
 
+_MEASURES = (
+    *(f"fast_{p:g}" for p in LEVELS),
+    "geomean",
+    "geomean, failures keep eager",
+    "median",
+    "slower, beyond the noise",
+    "compared",
+    "no baseline time",
+)
+
+
 def _cells(one: Comparison) -> list[str]:
-    missing = f" ({one.baseline_missing} without baseline)" if one.baseline_missing else ""
-    shares = [percent(value) for value in one.fast.values()]
-    return [
-        *shares,
-        times(one.geomean),
-        times(one.geomean_all),
-        times(one.median),
-        str(one.slower),
-        f"{one.compared}{missing}",
-    ]
+    means = [times(value) for value in (one.geomean, one.geomean_all, one.median)]
+    counts = [str(count) for count in (one.slower, one.compared, one.baseline_missing)]
+    return [*(percent(value) for value in one.fast.values()), *means, *counts]
 
 
 def _losses(lost: Sequence[BenchRow]) -> Table:
     shown = min(len(lost), WORST)
     which = f"the worst {shown} of {len(lost)}" if shown < len(lost) else str(shown)
     table = Table(title=f"Slower than eager or torch.compile: {which}", title_justify="left")
-    for name in ("problem", "mtmc", "eager", "torch.compile", "vs eager", "vs compile"):
-        table.add_column(name, justify="left" if name == "problem" else "right")
+    table.add_column("problem", overflow="fold")
+    for name in ("mtmc", "eager", "torch.compile", "vs eager", "vs compile"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in lost[:WORST]:
         table.add_row(
             Text(row.problem),
@@ -118,11 +117,7 @@ def markdown_table(results: Mapping[str, Sequence[BenchRow]]) -> str:
     """One line a suite (its name is the key): the summary for a README."""
     head = (
         ["", "correct", "pure", "generated"]
-        + [
-            f"{what} vs {base}"
-            for base in ("eager", "compile")
-            for what in ("fast_1", "fast_2", "geomean", "median")
-        ]
+        + [f"{what} vs {base}" for base in ("eager", "compile") for what in ("fast_1", "fast_2", "geomean", "median")]
         + ["slower than either"]
     )
     body = []

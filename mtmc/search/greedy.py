@@ -1,8 +1,9 @@
-"""Greedy search with patience: a correct step may become *current* even when it is slower; the *best* is kept.
+"""Greedy search with patience: a correct step may become *current* even when it is slower; the *best* is
+kept.
 
-Some gains need a losing step first: a kernel before its better schedule, a packed layout before its convolution. After
-``patience`` steps in a row without a new best the search goes on from the best again. ``patience=0`` accepts only
-improvements.
+Some gains need a losing step first: a kernel before its better schedule, a packed layout before its
+convolution. After ``patience`` steps in a row without a new best the search goes on from the best again.
+``patience=0`` accepts only improvements.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ class Taken(NamedTuple):
 
     current: bool
     best: bool
+
+
+NOT_TAKEN = Taken(False, False)
 
 
 class Greedy:
@@ -43,9 +47,10 @@ class Greedy:
         self.without_gain = 0
 
     def take(self, node: Node) -> Taken:
-        """Move on after a judged step. Rejected nodes change nothing: their action is masked by the caller."""
+        """Move on after a judged step. Rejected nodes change nothing: their action is masked by the
+        caller."""
         if not node.accepted:
-            return Taken(False, False)
+            return NOT_TAKEN
         if self._improves(node):
             self.current = self.best = node
             self.without_gain = 0
@@ -54,7 +59,7 @@ class Greedy:
         if self.without_gain > self.patience:
             self.current = self.best
             self.without_gain = 0
-            return Taken(False, False)
+            return NOT_TAKEN
         self.current = node
         return Taken(True, False)
 

@@ -1,5 +1,5 @@
-"""The loop of mtmc, once through: capture, baselines, then propose, choose, rewrite, render, judge, record, until the
-policy stops or the budget ends; at last the best program under the full protocol.
+"""The loop of mtmc, once through: capture, baselines, then propose, choose, rewrite, render, judge, record,
+until the policy stops or the budget ends; at last the best program under the full protocol.
 
 ``driver.py`` puts the parts together that this loop is given.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -28,11 +28,11 @@ from mtmc.env.state import Attempt, State
 from mtmc.errors import CodegenError, CoderError, IRError, JudgeError
 from mtmc.ir.codec import structural_hash
 from mtmc.ir.cost import floor_bytes, program_ms
-from mtmc.ir.program import Library, Program
+from mtmc.ir.program import Call, Library, Program
 from mtmc.micro.coder import Coder, Feedback
 from mtmc.problem.problem import Problem
 from mtmc.search.budget import Budget, Spending
-from mtmc.search.greedy import Greedy, Taken
+from mtmc.search.greedy import NOT_TAKEN, Greedy, Taken
 from mtmc.search.node import Node
 from mtmc.search.recorder import Recorder
 from mtmc.search.rehearsal import Rehearsal, follow
@@ -111,7 +111,9 @@ def search(
         JudgeError: not even the captured program could be judged.
         KeyboardInterrupt: before anything was judged.
     """
-    return _Search(problem, policy, coder, judge, recorder, hardware, options, on_step, on_phase).run(captured)
+    return _Search(problem, policy, coder, judge, recorder, hardware, options, on_step, on_phase).run(
+        captured
+    )
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,8 @@ class _Search:
         self.nodes: list[Node] = []
         self.history: list[Attempt] = []
         self.failed: set[tuple[str, ...]] = set()
-        self.library_ms: dict[str, float] = {}
-        """Measured times of library kernels by structural hash."""
+        self.library_ms: dict[tuple[Call, ...], float] = {}
+        """Measured times of library kernels, by the calls that they make."""
         self.notes: list[str] = []
         self.careful = False
         """Judge every step on its own: a row of steps judged together was rejected."""
@@ -199,12 +201,16 @@ class _Search:
             self.notes.append("interrupted: the best program so far had no final check")
         return self._result(program, node, final, interrupted)
 
-    # ---- the parts of a search ------------------------------------------------------------------------------
+    # ---- the parts of a search
 
     def _start(self, program: Program) -> Greedy:
         """Baselines, and the captured program itself as the first judged state."""
-        self.on_phase("measuring eager and torch.compile" if self.options.compiled else "running the reference")
-        self.baselines = self.judge.baselines(compiled=self.options.compiled, max_autotune=self.options.max_autotune)
+        self.on_phase(
+            "measuring eager and torch.compile" if self.options.compiled else "running the reference"
+        )
+        self.baselines = self.judge.baselines(
+            compiled=self.options.compiled, max_autotune=self.options.max_autotune
+        )
         self.gpu_lock_s += self.baselines.gpu_lock_s
         self.on_phase("judging the program as captured")
         began = time.monotonic()
@@ -217,10 +223,10 @@ class _Search:
         accepted = self.start.accepted
         self.recorder.step(
             index=0, parent=program, path=(), child=program, source=judged.source, evaluation=evaluation,
-            measured=measured, became=(True, accepted), times_s=(0.0, 0.0, time.monotonic() - began),
+            measured=measured, became=Taken(True, accepted), times_s=(0.0, 0.0, time.monotonic() - began),
         )  # fmt: skip
-        self._show(Progress(0, START, evaluation.outcome, evaluation.message, **_times(evaluation), measured=measured,
-                            became_current=True, became_best=accepted))  # fmt: skip
+        became = Taken(True, accepted)
+        self._show(_progress(0, START, evaluation, measured, became))
         return Greedy(self.start, self.options.patience, GAIN, self._eligible)
 
     def _loop(self, greedy: Greedy) -> None:
@@ -233,21 +239,21 @@ class _Search:
         """Decisions until one is judged; False where the policy stopped."""
         parent = greedy.current
         draft = _Draft(parent.program, parent.small, parent.path)
-        for _ in range(DRAFTS):
-            began = time.monotonic()
-            state, cut = self._state(draft, parent if draft.program is parent.program else None, greedy.best)
-            lines = [action.describe(draft.program) for action in state.actions]
-            text = observation.render(state, lines) if self.policy.reads_text else ""
-            decision = self.policy.choose(text, lines, state)
-            action, line = state.actions[decision.index], lines[decision.index]
-            choice = _Choice(action, line, lines, cut, decision, text, time.monotonic() - began)
-            if action.kind == STOP:
-                self._record(draft, choice)
-                self._show(Progress(len(self.progress), line, STOP, measured=False))
-                return False
-            if decision.judge or self.careful:
+        sketched: tuple[_Draft, _Choice] | None = None
+        for number in range(DRAFTS):
+            choice = self._choose(draft, parent if sketched is None else None, greedy.best)
+            if choice.action.kind == STOP:
+                if sketched is None:
+                    self._record(draft, choice)
+                    self._show(Progress(len(self.progress), choice.line, STOP, measured=False))
+                    return False
+                draft, choice = sketched  # nothing more to add: judge what there is
                 break
-            draft = self._sketch(draft, choice)
+            if choice.decision.judge or self.careful or number == DRAFTS - 1:
+                break
+            after = self._sketch(draft, choice)
+            if after is not None:
+                draft, sketched = after, (draft, choice)
         feedback: list[Feedback] = []
         for _ in range(self.coder.tries):
             self.spending.steps += 1
@@ -255,8 +261,18 @@ class _Search:
                 break
         return True
 
-    def _sketch(self, draft: _Draft, choice: _Choice) -> _Draft:
-        """One step that is not judged on its own; the same draft where it failed."""
+    def _choose(self, draft: _Draft, node: Node | None, best: Node) -> _Choice:
+        """Propose, observe, ask the policy. ``node``: where the draft was judged."""
+        began = time.monotonic()
+        state, cut = self._state(draft, node, best)
+        lines = [action.describe(draft.program) for action in state.actions]
+        text = observation.render(state, lines) if self.policy.reads_text else ""
+        decision = self.policy.choose(text, lines, state)
+        action, line = state.actions[decision.index], lines[decision.index]
+        return _Choice(action, line, lines, cut, decision, text, time.monotonic() - began)
+
+    def _sketch(self, draft: _Draft, choice: _Choice) -> _Draft | None:
+        """One step that is not judged on its own; None where it can't be coded."""
         began = time.monotonic()
         try:
             after = self._rewrite(draft, choice, [])
@@ -265,7 +281,7 @@ class _Search:
             self.failed.add(self._mask(draft.program, choice.action))
             self.history.append(Attempt(choice.line, evaluation.outcome, None, error.message))
             self._record(draft, choice, evaluation=evaluation, code_s=time.monotonic() - began)
-            return draft
+            return None
         self._record(draft, choice, after, code_s=time.monotonic() - began)
         self._show(Progress(len(self.progress), choice.line, SKETCHED, measured=False, became_current=True))
         return after
@@ -277,7 +293,7 @@ class _Search:
         judged: Candidate | None = None
         node: Node | None = None
         measured = False
-        became = Taken(False, False)
+        became = NOT_TAKEN
         try:
             after = self._rewrite(draft, choice, feedback)
             candidate, judged = self._render(after)
@@ -298,20 +314,19 @@ class _Search:
         if draft.path == parent.path or (node is not None and node.accepted):
             # What was taken here is masked, whatever it gave: the same choice again would teach nothing.
             self.failed.add(self._mask(draft.program, choice.action))
-        else:
-            # One of several steps is at fault: take them again one by one.
+        if draft.path != parent.path and not became.best:
+            # One of several steps is at fault, or costs what the others gain: from here on one by one.
             self.careful = True
         self._record(draft, choice, after, judged, evaluation, measured, became, code_s=coded,
                      wall_s=time.monotonic() - began)  # fmt: skip
         change = parent.cost_ms / node.cost_ms if node is not None and node.accepted else None
         self.history.append(Attempt(choice.line, evaluation.outcome, change, evaluation.message))
-        self._show(Progress(len(self.progress), choice.line, evaluation.outcome, evaluation.message,
-                            **_times(evaluation), measured=measured,
-                            became_current=became.current, became_best=became.best))  # fmt: skip
+        self._show(_progress(len(self.progress), choice.line, evaluation, measured, became))
         return node is not None and node.accepted
 
     def _final(self, greedy: Greedy) -> tuple[Node, Evaluation]:
-        """The full protocol on the best state; where it is rejected, on the next best, and last on the start."""
+        """The full protocol on the best state; where it is rejected, on the next best, and last on the
+        start."""
         if not self._eligible(greedy.best):
             return greedy.best, self._not_eligible(greedy.best)
         ranked = sorted(filter(self._eligible, self.nodes), key=lambda node: node.rank)[:FINAL_TRIES]
@@ -361,10 +376,11 @@ class _Search:
             gpu_lock_s=self.gpu_lock_s,
         )
 
-    # ---- small parts ----------------------------------------------------------------------------------------
+    # ---- small parts
 
     def _state(self, draft: _Draft, node: Node | None, best: Node) -> tuple[State, int]:
-        """What the policy decides on, and how many legal actions the quota cut. ``node``: where it was judged."""
+        """What the policy decides on, and how many legal actions the quota cut. ``node``: where it was
+        judged."""
         program = draft.program
         measured = measured_times(program, node.evaluation) if node else None
         times = measured or estimated_times(program, self.hardware)
@@ -373,7 +389,9 @@ class _Search:
         eager = self.baselines.eager
         return replace(
             state,
-            actions=tuple(action for action in found.actions if self._mask(program, action) not in self.failed),
+            actions=tuple(
+                action for action in found.actions if self._mask(program, action) not in self.failed
+            ),
             step=len(self.progress),
             steps_left=self.spending.steps_left,
             seconds_left=self.spending.seconds_left,
@@ -388,7 +406,7 @@ class _Search:
 
     def _rewrite(self, draft: _Draft, choice: _Choice, feedback: list[Feedback]) -> _Draft:
         program = self.coder.rewrite(draft.program, choice.action, feedback)
-        small = follow(draft.small, choice.action, program) if draft.small else None
+        small = follow(draft.small, choice.action, program, self.hardware) if draft.small else None
         return _Draft(program, small, (*draft.path, choice.line))
 
     def _render(self, draft: _Draft) -> tuple[Candidate, Candidate]:
@@ -406,17 +424,26 @@ class _Search:
         judged: Candidate | None = None,
         evaluation: Evaluation | None = None,
         measured: bool = False,
-        became: Taken = Taken(False, False),
+        became: Taken = NOT_TAKEN,
         code_s: float = 0.0,
         wall_s: float = 0.0,
     ) -> None:
         self.recorder.step(
-            index=len(self.progress), parent=draft.program, path=draft.path, child=after.program if after else None,
-            source=judged.source if judged else "", evaluation=evaluation, measured=measured, became=became,
-            actions=choice.lines, actions_cut=choice.cut, action=choice.line,
-            probabilities=choice.decision.probabilities, observation=choice.observation,
+            index=len(self.progress),
+            parent=draft.program,
+            path=draft.path,
+            child=after.program if after else None,
+            source=judged.source if judged else "",
+            evaluation=evaluation,
+            measured=measured,
+            became=became,
+            actions=choice.lines,
+            actions_cut=choice.cut,
+            action=choice.line,
+            probabilities=choice.decision.probabilities,
+            observation=choice.observation,
             times_s=(choice.decide_s, code_s, choice.decide_s + max(code_s, wall_s)),
-        )  # fmt: skip
+        )
 
     def _mask(self, program: Program, action: Action) -> tuple[str, ...]:
         """An action is masked for as long as the kernels that it names stay what they are."""
@@ -446,16 +473,19 @@ class _Search:
         times = measured_times(node.program, node.evaluation) or {}
         for kernel in node.program.kernels:
             if isinstance(kernel.impl, Library) and kernel.id in times:
-                key = structural_hash(kernel, node.program)
-                self.library_ms[key] = min(times[kernel.id], self.library_ms.get(key, math.inf))
+                known = self.library_ms.get(kernel.calls, math.inf)
+                self.library_ms[kernel.calls] = min(times[kernel.id], known)
 
     def _library_ms(self, program: Program) -> dict[str, float]:
-        """Kernel id to the library's measured time, for generated kernels that it could run too."""
+        """Kernel id to what the library took for the same calls, for generated kernels that it could run
+        too."""
         found: dict[str, float] = {}
         for kernel in program.kernels:
-            key = structural_hash(replace(kernel, impl=Library()), program)
-            if not isinstance(kernel.impl, Library) and key in self.library_ms:
-                found[kernel.id] = self.library_ms[key]
+            if (
+                not isinstance(kernel.impl, Library)
+                and (ms := covered(kernel.calls, self.library_ms)) is not None
+            ):
+                found[kernel.id] = ms
         return found
 
     def _show(self, step: Progress) -> None:
@@ -463,9 +493,33 @@ class _Search:
         self.on_step(step)
 
 
+def covered(calls: tuple[Call, ...], times: Mapping[tuple[Call, ...], float]) -> float | None:
+    """The time of a row of calls put together from rows whose times are known; None where some call is
+    not."""
+    total, at = 0.0, 0
+    while at < len(calls):
+        part = next((row for row in times if row and row == calls[at : at + len(row)]), None)
+        if part is None:
+            return None
+        total += times[part]
+        at += len(part)
+    return total if calls else None
+
+
 def _finite(ms: float) -> float | None:
     return ms if math.isfinite(ms) else None
 
 
-def _times(evaluation: Evaluation) -> dict[str, float | None]:
-    return {"ms": evaluation.ms, "estimate_ms": evaluation.estimate_ms, "speedup": evaluation.speedup}
+def _progress(index: int, line: str, evaluation: Evaluation, measured: bool, became: Taken) -> Progress:
+    return Progress(
+        index=index,
+        action=line,
+        outcome=evaluation.outcome,
+        message=evaluation.message,
+        ms=evaluation.ms,
+        estimate_ms=evaluation.estimate_ms,
+        speedup=evaluation.speedup,
+        became_current=became.current,
+        became_best=became.best,
+        measured=measured,
+    )

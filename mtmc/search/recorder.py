@@ -1,7 +1,8 @@
 """Writes what a search does to the store: the run, the episode, every step as it is judged.
 
-A store that fails in the middle of a search is logged once and then left alone: what was found is worth more than its
-record. Opening the store, where an unusable cache folder shows, is the caller's and does raise.
+A store that fails in the middle of a search is logged once and then left alone: what was found is worth
+more than its record. Opening the store, where an unusable cache folder shows, is the caller's and does
+raise.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from typing import Any
 
 from mtmc.data.evaluation import Baselines, Evaluation
 from mtmc.data.hardware import Hardware
-from mtmc.data.step import Episode, RunInfo, Step, Versions, content_hash, library_versions, measure_key, new_id
+from mtmc.data.step import (
+    Episode,
+    RunInfo,
+    Step,
+    Versions,
+    content_hash,
+    library_versions,
+    measure_key,
+    new_id,
+)
 from mtmc.errors import StoreError
 from mtmc.ir.codec import structural_hash, to_json
 from mtmc.ir.program import Program
@@ -43,7 +53,8 @@ class Recorder:
         command: str = "",
         fresh: bool = False,
     ) -> None:
-        """``fresh``: measure again what the store knows. ``run_id``: of a run that the caller already recorded."""
+        """``fresh``: measure again what the store knows. ``run_id``: of a run that the caller already
+        recorded."""
         self.store = store
         self.problem = problem
         self.versions = versions

@@ -1,7 +1,8 @@
-"""A smaller copy of a problem that takes every step beside the real one, so that a machine without a GPU can run it.
+"""A smaller copy of a problem that takes every step beside the real one, so that a machine without a GPU
+can run it.
 
-The real Program decides: its sizes choose the actions, its roofline is the estimate, its file is written and built. Only
-what the interpreter runs is small.
+The real Program decides: its sizes choose the actions, its roofline is the estimate, its file is written
+and built. Only what the interpreter runs is small.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from mtmc.actions import catalog
 from mtmc.actions.action import Action
 from mtmc.actions.regions import members
 from mtmc.capture import capture
+from mtmc.data.hardware import Hardware
 from mtmc.errors import IllegalAction, MtmcError
 from mtmc.ir.program import Program, Source
 from mtmc.problem.problem import Problem
@@ -38,7 +40,7 @@ class Rehearsal:
         return Rehearsal(small, captured) if same else None
 
 
-def follow(small: Program, action: Action, program: Program) -> Program:
+def follow(small: Program, action: Action, program: Program, hardware: Hardware) -> Program:
     """``small`` after the step that led to ``program``: the same action, or the same source text.
 
     Raises:
@@ -49,6 +51,6 @@ def follow(small: Program, action: Action, program: Program) -> Program:
         if isinstance(written, Source):
             return small.replace_kernel(kernel.id, replace(kernel, impl=written))
     try:
-        return catalog.apply(small, action)
+        return catalog.apply(small, action, hardware)
     except IllegalAction as error:
         raise IllegalAction(f"at the small sizes that the interpreter runs: {error.message}") from error

@@ -7,8 +7,8 @@ from typing import Literal
 
 from mtmc.data.candidate import Candidate
 from mtmc.data.evaluation import Baselines, Evaluation, Outcome
-from mtmc.env.profile import estimated_times, measured_times
 from mtmc.data.hardware import Hardware
+from mtmc.env.profile import estimated_times, measured_times
 from mtmc.ir.program import Program
 from mtmc.problem.problem import Problem
 from mtmc.search.node import Node

@@ -56,9 +56,7 @@ class Database:
             # One by one: executescript would commit first. No comment of the schema holds a semicolon.
             for statement in schema.split(";"):
                 self._connection.execute(statement)
-            self._connection.execute(
-                "INSERT OR IGNORE INTO meta VALUES ('store_id', ?)", (uuid.uuid4().hex[:12],)
-            )
+            self._connection.execute("INSERT OR IGNORE INTO meta VALUES ('store_id', ?)", (uuid.uuid4().hex[:12],))
             self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
 
     def _switch_to_wal(self) -> None:
@@ -135,10 +133,7 @@ class Database:
         """Add a row whose first value is its key; False where the key is known. Inside a transaction."""
         marks = ",".join("?" * len(values))
         with self._in_words():
-            return (
-                self._connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", values).rowcount
-                > 0
-            )
+            return self._connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", values).rowcount > 0
 
     def put_text(self, text: str) -> str:
         """Keep a text once, compressed; returns its key. Inside a transaction."""
@@ -151,9 +146,7 @@ class Database:
     def text(self, key: str) -> str:
         row = self.one("SELECT data FROM blobs WHERE key = ?", (key,))
         if row is None:
-            raise StoreError(
-                f"The store {self.path} lacks the text {key} that one of its rows names; it is damaged."
-            )
+            raise StoreError(f"The store {self.path} lacks the text {key} that one of its rows names; it is damaged.")
         return zlib.decompress(row[0]).decode()
 
     def close(self) -> None:

@@ -29,8 +29,7 @@ def export_parquet(store: Store, folder: str | Path) -> tuple[Path, ...]:
         import pyarrow.parquet
     except ImportError as error:
         raise EnvironmentProblem(
-            "Parquet needs pyarrow, which is not installed; run `pip install pyarrow`, or export without "
-            "--parquet."
+            "Parquet needs pyarrow, which is not installed; run `pip install pyarrow`, or export without --parquet."
         ) from error
     folder = Path(folder)
     files = []
@@ -75,8 +74,7 @@ def _schema(pa: Any) -> Any:
     kinds |= {tuple[str, ...]: pa.list_(pa.string()), tuple[int, ...]: pa.list_(pa.int64())}
     kinds |= {tuple[float, ...]: pa.list_(pa.float64())}
     columns = {
-        name: pa.string() if name in _JSON else kinds[field.annotation]
-        for name, field in Step.model_fields.items()
+        name: pa.string() if name in _JSON else kinds[field.annotation] for name, field in Step.model_fields.items()
     }
     columns |= {"outcome": pa.string(), "ms": pa.float64(), "speedup": pa.float64()}
     return pa.schema(list(columns.items()))

@@ -157,9 +157,7 @@ def _rows(store: Store) -> Iterator[_Row]:
     for kind, table in (("run", "runs"), ("episode", "episodes")):
         for (payload,) in query(f"SELECT payload FROM {table} ORDER BY rowid"):
             yield _Row({"kind": kind, "payload": json.loads(payload)})
-    for fingerprint, problem, payload in query(
-        "SELECT fingerprint, problem, payload FROM results ORDER BY rowid"
-    ):
+    for fingerprint, problem, payload in query("SELECT fingerprint, problem, payload FROM results ORDER BY rowid"):
         row = {
             "kind": "result",
             "fingerprint": fingerprint,
@@ -175,9 +173,7 @@ def _rows(store: Store) -> Iterator[_Row]:
 
 
 def _text(store: Store, row: _Row, present: set[str]) -> str:
-    blobs = [
-        dumps({"kind": "blob", "text": store.database.text(key)}) for key in row.blobs if key not in present
-    ]
+    blobs = [dumps({"kind": "blob", "text": store.database.text(key)}) for key in row.blobs if key not in present]
     return "\n".join([*blobs, dumps(row.line)]) + "\n"
 
 
@@ -203,14 +199,10 @@ def _files(path: Path) -> list[Path]:
     if path.is_dir():
         found = sorted(path.glob(f"*{SUFFIX}"))
         if not found:
-            raise StoreError(
-                f"The folder {path} holds no shard (*{SUFFIX}); `mtmc store export {path}` writes them."
-            )
+            raise StoreError(f"The folder {path} holds no shard (*{SUFFIX}); `mtmc store export {path}` writes them.")
         return found
     if not path.is_file():
-        raise StoreError(
-            f"The shard {path} does not exist; give files or folders that `mtmc store export` wrote."
-        )
+        raise StoreError(f"The shard {path} does not exist; give files or folders that `mtmc store export` wrote.")
     return [path]
 
 

@@ -75,9 +75,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
     @property
@@ -121,9 +119,7 @@ class Store:
                 self.database.put_text(text)
             self.insert_step(key, step, payload)
             if step.measure_key and step.measured and step.evaluation is not None:
-                self.insert_measurement(
-                    step.measure_key, content_hash(dumps(step.evaluation.model_dump(mode="json")))
-                )
+                self.insert_measurement(step.measure_key, content_hash(dumps(step.evaluation.model_dump(mode="json"))))
         return key
 
     def insert_step(self, key: str, step: Step, payload: str) -> bool:
@@ -147,15 +143,11 @@ class Store:
     def record_measurement(self, measure_key: str, evaluation: Evaluation) -> None:
         """Keep a verdict that belongs to no step (the start, a final check)."""
         with self.database.transaction():
-            self.insert_measurement(
-                measure_key, self.database.put_text(dumps(evaluation.model_dump(mode="json")))
-            )
+            self.insert_measurement(measure_key, self.database.put_text(dumps(evaluation.model_dump(mode="json"))))
 
     def insert_measurement(self, measure_key: str, evaluation: str) -> bool:
         """One row of ``measurements`` for an evaluation's blob key, inside a transaction that is open."""
-        return self.database.insert(
-            "measurements", content_hash(measure_key + evaluation), measure_key, evaluation
-        )
+        return self.database.insert("measurements", content_hash(measure_key + evaluation), measure_key, evaluation)
 
     def record_result(self, fingerprint: str, problem: str, row: str) -> None:
         """Keep one finished benchmark problem; ``row`` is JSON text that the bench layer reads back."""

@@ -1,6 +1,6 @@
 """The judge: builds, runs, compares and times candidates that it does not trust.
 
-``judge.py`` decides; ``pool.py`` and ``worker.py`` hold the processes; ``child.py`` is the only module that executes a
+``judge.py`` decides; ``pool.py``, ``worker.py`` hold the processes; ``child.py`` is the only module that runs a
 candidate, ``reference.py`` the trusted counterpart; ``compare.py`` is the numeric contract, ``timing.py`` the interleaved
 clock, ``inputs.py`` what is tried, ``static.py`` the rules on the source, ``build.py`` the compile check.
 """

@@ -49,10 +49,10 @@ def compiled(
 ) -> Compiled:
     """``torch.compile(module)`` in ``mode`` (``default`` or ``max-autotune``), with its first run done.
 
-    Tracing, code generation and compiling need no card and take seconds, so in default mode they happen without the lock,
-    on inputs that hold no values; the lock is taken where the first kernel would launch. Inputs of more than
-    ``hold_above`` bytes are not left lying on a card that others use: then, and for max-autotune, which measures while it
-    compiles, the lock is held throughout.
+    Tracing, code generation and compiling need no card and take seconds, so in default mode they run without the lock,
+    on inputs that hold no values; the lock is taken where the first kernel would launch. Inputs of over ``hold_above``
+    bytes are not left lying on a card that others use: then, and for max-autotune, which measures while it compiles,
+    the lock is held throughout.
     """
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx

@@ -43,9 +43,9 @@ class Builder:
         row = KernelBuild(kernel=signature.kernel, function=signature.function)
         try:
             kernel = compile_kernel(getattr(module, signature.function), signature, capability)
-        except Exception as error:  # whatever a compiler raises is a finding, not a fault
-            text = str(error).strip() or type(error).__name__
-            return {"row": row.model_dump(), "error": f"{type(error).__name__}: {_essence(text)}"}
+        except Exception as raised:  # whatever a compiler raises is a finding, not a fault
+            text = str(raised).strip() or type(raised).__name__
+            return {"row": row.model_dump(), "error": f"{type(raised).__name__}: {_essence(text)}"}
         usage = resource_usage(kernel.asm["cubin"])
         row = row.model_copy(
             update={
@@ -146,8 +146,11 @@ def _descriptor(kind: str) -> Any:
 def _torch_dtype(name: str) -> Any:
     import torch
 
-    names = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64", "i1": "bool", "u8": "uint8",
-             "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}  # fmt: skip
+    names = {
+        "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn",
+        "fp8e5": "float8_e5m2", "i1": "bool", "u8": "uint8", "i8": "int8", "i16": "int16", "i32": "int32",
+        "i64": "int64",
+    }  # fmt: skip
     return getattr(torch, names[name])
 
 

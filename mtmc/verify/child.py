@@ -1,6 +1,6 @@
-"""The candidate's process: the only module that executes candidate code. Gives back tensors and raw times, never verdicts.
+"""The candidate's process: the only module that executes candidate code; it answers with tensors and raw times.
 
-Nothing of the reference is ever here: inputs and parameters arrive as values written into memory that this process owns.
+Nothing of the reference is ever here: inputs and parameters arrive as values in memory that this process owns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ EMPTY = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_stri
 
 
 class Poisoned(TorchDispatchMode):
-    """Fills what ``torch.empty`` and its relatives return, so that a result left unwritten can't be an old right one."""
+    """Fills what ``torch.empty`` and its like return, so that a result left unwritten can't be an old right one."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and torch would import dynamo, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -49,8 +53,7 @@ class Child:
         self._outputs: Any = None
         self._exporter = Exporter(device, folder, ipc=True)
         torch.set_grad_enabled(False)
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
+        clock.warm_card(device)
 
     def configure(self, ipc: bool) -> dict[str, Any]:
         """Choose the transport; answers with this process's card, which must be the reference's."""

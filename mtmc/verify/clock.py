@@ -1,8 +1,8 @@
 """Timed runs inside a resident process. Its timing functions are bound here, before any candidate is imported.
 
-One sample is a whole forward between two events on the current stream, with a cold L2 and inputs at another address than
-the time before. Then the device is synchronised as a whole and a third event recorded: what a program leaves running on
-other streams shows up as the distance between the second and the third.
+One sample is a whole forward between two events on the current stream, with a cold L2 and inputs at another address
+than the time before. Then the device is synchronised as a whole and a third event recorded: what a program leaves
+running on other streams shows up as the distance between the second and the third.
 """
 
 from __future__ import annotations
@@ -23,10 +23,23 @@ FLUSH_BYTES = 256 << 20
 """Written before each run: more than twice the L2 of any card so far."""
 
 
+def warm_card(device: str) -> None:
+    """Create the CUDA context and load cuBLAS and cuDNN: seconds that must not be spent inside the card's lock."""
+    if not device.startswith("cuda"):
+        return
+    torch.cuda.set_device(device)
+    with torch.no_grad():
+        x = torch.ones(1, 1, 32, 32, device=device)
+        torch.nn.functional.conv2d(x @ x, x[:, :, :3, :3])
+    synchronize()
+
+
 class Clock:
     """Times one callable over rotating inputs."""
 
-    def __init__(self, forward: Callable[..., Any], copies: Sequence[Sequence[Any]], restore: Callable[[], None]) -> None:
+    def __init__(
+        self, forward: Callable[..., Any], copies: Sequence[Sequence[Any]], restore: Callable[[], None]
+    ) -> None:
         self._forward = forward
         self._copies = copies
         self._restore = restore

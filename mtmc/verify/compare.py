@@ -1,8 +1,9 @@
 """The numeric contract: a candidate's error against a float64 oracle, next to the reference's own error.
 
-Error as a norm, ``||y - o|| / ||o||``, and as the worst element relative to the output's scale, ``max|y - o| / rms(o)``;
-each may be at most max(2 x the reference's own, 4 units in the last place of the output's scale). Pure functions over
-tensors; they run in whichever process holds the tensors, which is never the one that runs the candidate.
+Error as a norm, ``||y - o|| / ||o||``, and as the worst element relative to the output's scale,
+``max|y - o| / rms(o)``; each may be at most max(2 x the reference's own, 4 units in the last place of the output's
+scale). Pure functions over tensors; they run in whichever process holds the tensors, which is never the one that runs
+the candidate.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def compare(candidate: torch.Tensor, oracle: torch.Tensor, reference: torch.Tens
     sums = torch.zeros(4, dtype=torch.float64, device=oracle.device)  # candidate, reference, oracle, elements
     tops = torch.zeros(3, dtype=torch.float64, device=oracle.device)  # the same, largest
     misplaced = torch.zeros((), dtype=torch.int64, device=oracle.device)
-    worst_at: tuple[Any, ...] = ()
+    worst_at: tuple[tuple[Any, ...], int, tuple[int, ...]] | None = None
     worst = -1.0
     for piece in pieces(oracle.shape):
         o, r, y = oracle[piece], reference[piece], candidate[piece]
@@ -91,8 +92,8 @@ def compare(candidate: torch.Tensor, oracle: torch.Tensor, reference: torch.Tens
         ulp_worst=ULPS * eps * (to / scale if eo else 1.0),
         misplaced=int(misplaced),
         where=index,
-        got=float(candidate[index]) if index is not None and oracle.numel() else 0.0,
-        wanted=float(oracle[index]) if index is not None and oracle.numel() else 0.0,
+        got=float(candidate[index]) if oracle.numel() else 0.0,
+        wanted=float(oracle[index]) if oracle.numel() else 0.0,
     )
 
 
@@ -136,7 +137,8 @@ def pointed_dim(indices: torch.Tensor, values: torch.Tensor) -> int | None:
 
 
 def exact(candidate: torch.Tensor, reference: torch.Tensor) -> Comparison:
-    wrong, largest, index = 0, 0.0, ()
+    wrong, largest = 0, 0.0
+    index: tuple[int, ...] = ()
     for piece in pieces(reference.shape):
         y, r = candidate[piece], reference[piece]
         different = ~equal_mask(y, r)

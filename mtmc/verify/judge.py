@@ -1,7 +1,8 @@
 """The judge: one candidate in, one Evaluation out. It decides from raw numbers; no child ever does.
 
-Stages in order: *static* (rules on the syntax tree), *build* (every kernel compiled, no card needed), then in one locked
-region *run* and *compare* on every input set, and *time*. Each stage fills the trial or ends it with a rejection.
+Stages in order: *static* (rules on the syntax tree), *build* (every kernel compiled, no card needed), then in one
+locked region *run* and *compare* on every input set, and *time*. Each stage fills the trial or ends it with a
+rejection.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Trial:
     timing: Timing | None = None
     reference_timing: Timing | None = None
     compiled_timing: Timing | None = None
+    shapes: dict[str, Any] = field(default_factory=dict)
+    """What the reference said of ``seed0``."""
     peak_bytes: int | None = None
     build_s: float = 0.0
     gpu_lock_s: float = 0.0
@@ -134,6 +137,7 @@ class Judge:
         Raises:
             ProblemError: the reference itself does not run.
         """
+        self.pool.reference.wait_ready()
         held = 0.0
         notes: list[str] = []
         with devices.gpu_lock(self.device) as lease:
@@ -244,6 +248,8 @@ class Judge:
 
     def _on_card(self, trial: Trial) -> None:
         """Everything that launches on the card, under one lock."""
+        for worker in (self.pool.reference, self.pool.candidate):
+            worker.wait_ready()  # importing torch takes seconds that nobody else should wait for
         lease = devices.Lease()
         try:
             with devices.gpu_lock(self.device) as lease:
@@ -298,6 +304,8 @@ class Judge:
                 raise Rejected(Outcome.REFERENCE_ERROR, message) from None
             trial.flag(f"input set {name} skipped: the reference raises on it")
             return
+        if name == "seed0":
+            trial.shapes = prepared
         for flag in prepared["flags"]:
             trial.flag(flag)
         with judged_fault("run", name):
@@ -328,7 +336,7 @@ class Judge:
         budget = self.options.final_budget if trial.final else self.options.step_budget
         variants = ["eager", *(self._compiled.values() if trial.final else [])]
         with judged_fault("time"):
-            sides = self._stopwatch.against(self._reference, self.pool.candidate, variants, budget)
+            sides = self._stopwatch.against(self._reference, self.pool.candidate, variants, trial.shapes, budget)
         own = sides.pop("candidate")
         for doubt in timing.doubts(own, list(sides.values())):
             trial.flag(doubt)
@@ -337,7 +345,10 @@ class Judge:
         if "compiled" in sides:
             trial.compiled_timing = sides["compiled"].timing
         if trial.candidate.marked_source and self.options.kernel_repeats:
-            trial.kernels = self._stopwatch.kernels(self.pool.candidate, trial.candidate.marked_source)
+            try:
+                trial.kernels = self._stopwatch.kernels(self.pool.candidate, trial.candidate.marked_source)
+            except Fault as fault:
+                trial.flag(f"no times by kernel: {fault.sentence()}")
         self._check_floor(trial)
 
     def _check_floor(self, trial: Trial) -> None:
@@ -348,8 +359,8 @@ class Judge:
         if trial.floor_bytes > 2 * self.hardware.l2_bytes and trial.timing.median_ms < floor_ms:
             raise Rejected(
                 Outcome.IMPOSSIBLE_TIME,
-                f"{trial.timing.median_ms:.4f} ms is less than the {floor_ms:.4f} ms that {trial.floor_bytes} compulsory "
-                f"bytes take at {self.hardware.peak_bandwidth_Bps / 1e12:.2f} TB/s: something was not computed.",
+                f"{trial.timing.median_ms:.4f} ms is less than the {floor_ms:.4f} ms that {trial.floor_bytes} "
+                f"compulsory bytes take at {self.hardware.peak_bandwidth_Bps / 1e12:.2f} TB/s: something was not computed.",
                 stage="time",
             )
 

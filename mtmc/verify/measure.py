@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from mtmc.data.evaluation import KernelTime, Timing
 from mtmc.verify.options import JudgeOptions, TimingBudget
@@ -32,16 +33,18 @@ class Stopwatch:
         return {side.name: side.timing for side in sides}
 
     def against(
-        self, reference: Worker, child: Worker, variants: Sequence[str], budget: TimingBudget
+        self, reference: Worker, child: Worker, variants: Sequence[str], shapes: dict[str, Any], budget: TimingBudget
     ) -> dict[str, Side]:
-        """Variants of the reference against the candidate, which is the side named ``candidate``."""
+        """Variants of the reference against the candidate, which is the side named ``candidate``.
+
+        ``shapes``: what ``prepare`` said of ``seed0``, whose inputs both processes hold already.
+        """
         limit = self._options.forward_timeout_s
         copies = self._copies(reference, processes=2)
         for name in copies[1:]:
-            described = reference.call("describe_inputs", limit, name=name)
-            slots = child.call("allocate", limit, key=name, metas=described["metas"])
+            slots = child.call("allocate", limit, key=name, metas=shapes["metas"])
             reference.call("push_inputs", limit, name=name, slots=slots)
-            child.call("take_inputs", limit, key=name, spec=described["spec"])
+            child.call("take_inputs", limit, key=name, spec=shapes["spec"])
         self._start_reference(reference, variants, copies)
         child.call("start_clock", limit, keys=copies)
         sides = self._sides(reference, variants)

@@ -1,8 +1,8 @@
 """The float64 oracle: the reference module run in double precision on the same inputs.
 
-Module state and inputs are cast up, and a dispatch mode keeps operations that name a lower floating dtype (``x.float()``,
-``zeros(dtype=torch.float32)``, casts in an exported bf16 graph) from rounding in between. Random operations draw in their
-own dtype, since a generator gives other numbers in float64.
+Module state and inputs are cast up, and a dispatch mode keeps operations that name a lower floating dtype
+(``x.float()``, ``zeros(dtype=torch.float32)``, casts in an exported bf16 graph) from rounding in between. Random
+operations draw in their own dtype, since a generator gives other numbers in float64.
 """
 
 from __future__ import annotations
@@ -21,6 +21,13 @@ from mtmc.problem.tree import bytes_of, map_tensors, tensors
 from mtmc.verify import state
 
 LOW = (torch.float32, torch.float16, torch.bfloat16)
+DRAWS = frozenset(
+    f"aten::{name}{end}"
+    for name in ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "rand",
+                 "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "rrelu_with_noise", "uniform")
+    for end in ("", "_")
+)  # fmt: skip
+"""Operations that draw, and whose draws depend on their dtype."""
 
 
 class InDouble(TorchDispatchMode):
@@ -30,15 +37,19 @@ class InDouble(TorchDispatchMode):
         super().__init__()
         self.drawn = drawn
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and torch would import dynamo, which takes seconds
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten.native_dropout.default:
             x, p, train = args
             _, mask = func(torch.ones_like(x, dtype=self.drawn), p, train)
             return x * mask / (1 - p) if p < 1 else torch.zeros_like(x), mask
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if func.name().partition(".")[0] in DRAWS:
             return self._draw(func, args, kwargs)
-        up = (lambda x: torch.float64 if isinstance(x, torch.dtype) and x in LOW else x)  # noqa: E731
+        up = lambda x: torch.float64 if isinstance(x, torch.dtype) and x in LOW else x  # noqa: E731
         if func.name().startswith("aten::_assert_tensor_metadata"):
             return None
         args, kwargs = tree_map(up, (args, kwargs))

@@ -40,8 +40,8 @@ class WorkerPool:
         memory = 0 if cuda else _host_memory_limit()
         start = self.options.start_timeout_s
         interpreter = {"TRITON_INTERPRET": "0" if cuda else "1"}
-        # The IPC of CUDA shares plain allocations only, and compile workers of six judges must not fill the machine.
-        common = {"PYTORCH_CUDA_ALLOC_CONF": "", "TORCHINDUCTOR_COMPILE_THREADS": str(min(4, os.cpu_count() or 1))}
+        # The compile workers of several judges side by side must not fill the machine.
+        common = {"TORCHINDUCTOR_COMPILE_THREADS": str(min(4, os.cpu_count() or 1))}
         self.reference = Worker(
             "reference", self.device, self.folder, environment=common | {"TRITON_INTERPRET": "0"}, start_timeout_s=start
         )

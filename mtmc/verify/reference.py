@@ -1,8 +1,8 @@
 """The trusted process: runs the user's program, its float64 oracle and its torch.compile baselines, and compares.
 
-It never runs candidate code and never unpickles anything a candidate's process sends: what arrives is JSON and raw tensor
-memory. Comparing here rather than in the parent keeps every CUDA context out of the parent, so that no fault on the card
-can end a run; the verdict on the numbers is the parent's.
+It never runs candidate code and never unpickles anything a candidate's process sends: what arrives is JSON and raw
+tensor memory. Comparing here rather than in the parent keeps every CUDA context out of the parent, so that no fault on
+the card can end a run; the verdict on the numbers is the parent's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mtmc.problem import Problem
 from mtmc.problem.tree import bytes_of, map_tensors, tensors
 from mtmc.verify import baselines, clock, compare, oracle, state, wire
 from mtmc.verify import inputs as input_sets
+from mtmc.verify.compare import Comparison
 from mtmc.verify.transport import Exporter, Handle, fill, opened
 
 PARTS_ABOVE = 48 << 30
@@ -55,10 +56,10 @@ class Reference:
         self._results: dict[str, Result] = {}
         self._variants: dict[str, Callable[..., Any]] = {}
         self._clocks: dict[str, clock.Clock] = {}
+        self._sizes: dict[str, tuple[int, int]] = {}
         self._mutates_inputs = False
         torch.set_grad_enabled(False)
-        if device.startswith("cuda"):
-            torch.cuda.set_device(device)
+        clock.warm_card(device)
 
     # -- the problem
 
@@ -104,6 +105,7 @@ class Reference:
         if result is None:
             self._trim()
             result = self._results[name] = self._computed(name)
+            self._sizes[name] = bytes_of(result.inputs), bytes_of(result.outputs)
         found: list[torch.Tensor] = []
         spec = [wire.encode(x, found) for x in result.inputs]
         return {
@@ -119,12 +121,6 @@ class Reference:
         pairs = zip(tensors(result.outputs), tensors(result.oracle), strict=True)
         return max((compare.compare(o, e, o).reference.norm for o, e in pairs if o.numel()), default=0.0)
 
-    def describe_inputs(self, name: str) -> dict[str, Any]:
-        """Shapes of a set that is only timed on."""
-        found: list[torch.Tensor] = []
-        spec = [wire.encode(x, found) for x in self._draw(name)]
-        return {"spec": spec, "metas": [wire.meta(t) for t in found]}
-
     def push_inputs(self, name: str, slots: list[Handle]) -> None:
         """Write the inputs of a set into the candidate's memory."""
         fill(slots, list(tensors(self._draw(name))), self.device, self.folder)
@@ -134,9 +130,7 @@ class Reference:
         values = state.everything(self.module)
         fill(slots, [values[name] for name in (*saved, *hidden)], self.device, self.folder)
 
-    def compare(
-        self, name: str, reply: dict[str, Any], index_outputs: dict[str, tuple[int, int]]
-    ) -> dict[str, Any]:
+    def compare(self, name: str, reply: dict[str, Any], index_outputs: dict[str, tuple[int, int]]) -> dict[str, Any]:
         """Measure what a candidate's forward left behind. Answers with numbers and differences of structure."""
         result = self._results[name]
         if wrong := self._structure(result, reply):
@@ -204,10 +198,11 @@ class Reference:
 
     def room(self, name: str) -> dict[str, int]:
         """Free device memory, and the bytes of one set's inputs and outputs."""
-        self.prepare(name)
-        result = self._results[name]
+        if name not in self._sizes:
+            self.prepare(name)
+        inputs, outputs = self._sizes[name]
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        return {"free": free, "inputs": bytes_of(result.inputs), "outputs": bytes_of(result.outputs)}
+        return {"free": free, "inputs": inputs, "outputs": outputs}
 
     def release(self, keep_bytes: int, keep_module: bool) -> None:
         """Give memory back: what timing used, results beyond ``keep_bytes``, and a large module if it may go."""
@@ -223,6 +218,7 @@ class Reference:
     def reset(self) -> None:
         """Forget the problem and everything compiled for it."""
         self._results.clear()
+        self._sizes.clear()
         self._clocks.clear()
         self._variants.clear()
         self._module = None
@@ -329,7 +325,7 @@ class Reference:
     def _compared(
         self, given: torch.Tensor, exact: torch.Tensor, reference: torch.Tensor, result: Result,
         mark: tuple[int, int] | None,
-    ) -> compare.Comparison:  # fmt: skip
+    ) -> Comparison:  # fmt: skip
         comparison = compare.compare(given, exact, reference)
         if reference.is_floating_point() or comparison.candidate.norm == 0:
             return comparison

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def create(role: str, device: str, folder: Path) -> Any:
-    """The role's object. Each role imports only what it needs; the candidate's never imports the problem layer's loader."""
+    """The role's object. Each imports only what it needs; the candidate's never loads a problem."""
     match role:
         case "reference":
             from mtmc.verify.reference import Reference

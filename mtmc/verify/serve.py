@@ -17,7 +17,13 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-STICKY = ("CUDA error", "device-side assert", "illegal memory access", "unspecified launch failure", "CUBLAS_STATUS_EXEC")
+STICKY = (
+    "CUDA error",
+    "device-side assert",
+    "illegal memory access",
+    "unspecified launch failure",
+    "CUBLAS_STATUS_EXEC",
+)
 """Texts of errors after which a CUDA context is of no further use."""
 PR_SET_PDEATHSIG = 1
 
@@ -75,7 +81,11 @@ def _described(error: BaseException, call: str) -> dict[str, Any]:
         kind = "error"
     frames = traceback.extract_tb(error.__traceback__)
     # The innermost frame in the candidate's or the problem's own file is where an engineer looks.
-    own = [f for f in frames if "/candidate_" in f.filename or "/mtmc/" not in f.filename and "site-packages" not in f.filename]
+    own = [
+        f
+        for f in frames
+        if "/candidate_" in f.filename or "/mtmc/" not in f.filename and "site-packages" not in f.filename
+    ]
     at = f"line {own[-1].lineno}: `{(own[-1].line or '').strip()}`" if own else ""
     described = {"kind": kind, "type": type(error).__name__, "text": text[:4000], "at": at, "call": call}
     traceback.clear_frames(error.__traceback__)  # frames pin tensors

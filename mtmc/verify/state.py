@@ -1,7 +1,7 @@
 """The state of a module: what a forward may change, how to save, restore, carry and compare it.
 
-Three kinds, one namespace: entries of ``state_dict`` under their own names; buffers that are not saved; and tensors kept
-as plain attributes (a hidden state that a forward assigns), the last two as ``path.to.module!name``.
+Three kinds, one namespace: entries of ``state_dict`` under their own names; buffers that are not saved; and tensors
+kept as plain attributes (a hidden state that a forward assigns), the last two as ``path.to.module!name``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def assign(module: nn.Module, values: Mapping[str, torch.Tensor]) -> list[str]:
     for name, value in values.items():
         path, _, attribute = name.rpartition("!") if "!" in name else name.rpartition(".")
         owner = modules.get(path)
-        if owner is None or not (attribute in owner._buffers or isinstance(owner.__dict__.get(attribute), torch.Tensor)):
+        if owner is None or not (
+            attribute in owner._buffers or isinstance(owner.__dict__.get(attribute), torch.Tensor)
+        ):
             missing.append(name)
         else:
             setattr(owner, attribute, value)

@@ -57,7 +57,9 @@ class Source:
             match node:
                 case ast.Import():
                     for a in node.names:
-                        self.aliases[a.asname or a.name.partition(".")[0]] = a.name if a.asname else a.name.partition(".")[0]
+                        self.aliases[a.asname or a.name.partition(".")[0]] = (
+                            a.name if a.asname else a.name.partition(".")[0]
+                        )
                 case ast.ImportFrom(module=str(module)):
                     for a in node.names:
                         self.aliases[a.asname or a.name] = f"{module}.{a.name}"
@@ -102,9 +104,7 @@ def find(text: str) -> list[Finding]:
         SyntaxError: the source does not parse.
     """
     source = Source(text)
-    found = [
-        Finding(r, getattr(node, "lineno", 0), what) for r in RULES for node, what in r.check(source)
-    ]
+    found = [Finding(r, getattr(node, "lineno", 0), what) for r in RULES for node, what in r.check(source)]
     return sorted(found, key=lambda f: f.line)
 
 
@@ -141,7 +141,14 @@ def no_streams(source: Source) -> Iterator[tuple[ast.AST, str]]:
 @rule("reject", "work in a thread or another process escapes the clock and the limits")
 def no_threads(source: Source) -> Iterator[tuple[ast.AST, str]]:
     yield from _imports_of(
-        source, "threading", "_thread", "multiprocessing", "concurrent", "subprocess", "asyncio", "torch.multiprocessing"
+        source,
+        "threading",
+        "_thread",
+        "multiprocessing",
+        "concurrent",
+        "subprocess",
+        "asyncio",
+        "torch.multiprocessing",
     )
 
 
@@ -182,7 +189,9 @@ def no_inspection(source: Source) -> Iterator[tuple[ast.AST, str]]:
 
 @rule("reject", "a forward has no business with files, other programs or the network")
 def no_files_or_network(source: Source) -> Iterator[tuple[ast.AST, str]]:
-    yield from _imports_of(source, "socket", "urllib", "requests", "http", "shutil", "pathlib", "tempfile", "os", "mmap")
+    yield from _imports_of(
+        source, "socket", "urllib", "requests", "http", "shutil", "pathlib", "tempfile", "os", "mmap"
+    )
     for node, name in source.used():
         if name in ("open", "eval", "exec", "__import__"):
             yield node, f"uses {name}"

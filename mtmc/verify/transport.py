@@ -36,7 +36,7 @@ class Exporter:
         self._count = 0
 
     def allocate(self, meta: Mapping[str, Any]) -> tuple[torch.Tensor, Handle]:
-        """An uninitialised tensor with this dtype, shape and stride, and the handle by which the other side fills it."""
+        """An uninitialised tensor of this dtype, shape and stride, and the handle by which the other side fills it."""
         shape, stride = tuple(meta["shape"]), tuple(meta["stride"])
         kind = wire.dtype(meta["dtype"])
         if self.ipc:
@@ -61,6 +61,10 @@ class Exporter:
         if self.ipc and tensor.device.type == "cuda":
             fields = dict(zip(_CUDA_FIELDS, tensor.untyped_storage()._share_cuda_(), strict=True))
             self._kept.append(tensor)
+            # The order of requests settles who frees when. torch's own count of readers would keep memory for ever
+            # that the other side never opens, and its event needs more of the driver than a synchronise does.
+            torch.UntypedStorage._release_ipc_counter(fields["ref_handle"], fields["ref_offset"], device=self.device)
+            fields["event_sync"] = False
             packed = {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in fields.items()}
             return {"cuda": packed, "storage_offset": tensor.storage_offset(), **described}
         dense = tensor.contiguous()
@@ -99,7 +103,13 @@ def opened(handle: Handle, device: str, folder: Path) -> torch.Tensor:
         path = Path(handle["file"])
         if path.parent != folder:
             raise ValueError("a handle points outside the judge's folder")
-        return _mapped(path, shape, tuple(handle.get("file_stride", handle["stride"])), kind, create=False)
+        return _mapped(
+            path,
+            shape,
+            tuple(handle["file_stride"] if "file_stride" in handle else handle["stride"]),
+            kind,
+            create=False,
+        )
     return torch.empty(shape, dtype=kind, device=device)
 
 
@@ -114,12 +124,15 @@ def fill(slots: Sequence[Handle], sources: Sequence[torch.Tensor], device: str, 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Element by element; an expanded target (stride 0) is one element a group, so its one element is written."""
-    index = tuple(0 if stride == 0 and size > 1 else slice(None) for size, stride in zip(target.shape, target.stride()))
+    pairs = zip(target.shape, target.stride(), strict=True)
+    index = tuple(0 if stride == 0 and size > 1 else slice(None) for size, stride in pairs)
     target[index].copy_(source.detach()[index])
     return target
 
 
-def _mapped(path: Path, shape: tuple[int, ...], stride: tuple[int, ...], kind: torch.dtype, create: bool) -> torch.Tensor:
+def _mapped(
+    path: Path, shape: tuple[int, ...], stride: tuple[int, ...], kind: torch.dtype, create: bool
+) -> torch.Tensor:
     if 0 in shape:
         return torch.empty_strided(shape, stride, dtype=kind)
     extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))

@@ -103,13 +103,17 @@ class Errors:
 def _explained(stats: ErrorStats, row: dict[str, Any], input_set: str, output: str) -> str:
     if row["misplaced"]:
         return (
-            f"{output} on input set {input_set}: {row['misplaced']} elements are infinite or NaN where the reference is "
-            "not, or the other way round."
+            f"{output} on input set {input_set}: {row['misplaced']} elements are infinite or NaN where the "
+            "reference is not, or the other way round."
         )
     if stats.norm > stats.allowed_norm:
-        what = f"error {stats.norm:.3g} as a norm, {stats.allowed_norm:.3g} allowed, reference {stats.reference_norm:.3g}"
+        what = (
+            f"error {stats.norm:.3g} as a norm, {stats.allowed_norm:.3g} allowed, reference {stats.reference_norm:.3g}"
+        )
     else:
-        what = f"worst error {stats.worst:.3g}, {stats.allowed_worst:.3g} allowed, reference {stats.reference_worst:.3g}"
+        what = (
+            f"worst error {stats.worst:.3g}, {stats.allowed_worst:.3g} allowed, reference {stats.reference_worst:.3g}"
+        )
     at = f"at {row['where']}: got {row['got']:.7g}, expected {row['wanted']:.7g}" if row["where"] else (
         f"got {row['got']:.7g}, expected {row['wanted']:.7g}"
     )  # fmt: skip

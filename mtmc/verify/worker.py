@@ -28,8 +28,31 @@ log = get_logger("verify")
 
 Role = Literal["reference", "candidate", "build"]
 
-ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CXX")
-ENVIRONMENT_PREFIXES = ("CUDA_", "NVIDIA_", "TRITON_", "TORCH", "PYTORCH_", "OMP_", "MKL_", "XDG_CACHE", "NCCL_", "NVSHMEM_")
+ENVIRONMENT = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "USER",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "CC",
+    "CXX",
+)
+ENVIRONMENT_PREFIXES = (
+    "CUDA_",
+    "NVIDIA_",
+    "TRITON_",
+    "TORCH",
+    "PYTORCH_",
+    "OMP_",
+    "MKL_",
+    "XDG_CACHE",
+    "NCCL_",
+    "NVSHMEM_",
+)
 """What a child gets of the parent's environment; nothing else, so no tokens and no proxies."""
 
 _alive: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -112,7 +135,7 @@ class Worker:
 
     def begin(self, method: str, **arguments: Any) -> None:
         """Send a request and do not wait: several workers can then work side by side. ``finish`` must follow."""
-        self._wait_ready()
+        self.wait_ready()
         self._number += 1
         self._busy = method
         try:
@@ -169,7 +192,8 @@ class Worker:
         self._log.close()
         _alive.discard(self)
 
-    def _wait_ready(self) -> None:
+    def wait_ready(self) -> None:
+        """Start the process if need be, and wait until it has imported torch and answers."""
         self.start()
         if self._ready:
             return
@@ -227,6 +251,8 @@ class Worker:
 
     def _child_environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if k in ENVIRONMENT or k.startswith(ENVIRONMENT_PREFIXES)}
+        # CUDA IPC shares plain allocations only, so allocator settings such as expandable segments stay outside.
+        kept = {k: v for k, v in kept.items() if not k.endswith("_ALLOC_CONF")}
         package = str(Path(mtmc.__file__).parent.parent)
         path = os.pathsep.join([package, *filter(None, [kept.get("PYTHONPATH")])])
         return kept | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | self._environment

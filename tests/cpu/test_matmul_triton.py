@@ -47,13 +47,22 @@ def buffer(name: str, dtype: DType, *shape: int, role: Role = Role.INPUT, stride
     return replace(made, strides=tuple(Index.of(s) for s in strides)) if strides else made
 
 
-def program_of(buffers: list[Buffer], stages: list[Stage], schedule: Schedule, local: tuple[str, ...] = (), **kernel: Any) -> Program:
+def program_of(
+    buffers: list[Buffer], stages: list[Stage], schedule: Schedule, local: tuple[str, ...] = (), **kernel: Any
+) -> Program:
     made = Kernel("k0", Stages(tuple(stages), local), "matmul", impl=Tile(schedule), lines=(7,), **kernel)
     return Program(tuple(buffers), (made,), (stages[-1].target,))
 
 
 def plain(
-    m: int, n: int, k: int, dtype: DType, schedule: Schedule, out: DType | None = None, b_rows: str = "n", a_rows: str = "m"
+    m: int,
+    n: int,
+    k: int,
+    dtype: DType,
+    schedule: Schedule,
+    out: DType | None = None,
+    b_rows: str = "n",
+    a_rows: str = "m",
 ) -> Program:
     """c[m, n] = sum_k a b; the operands stored with ``a_rows`` and ``b_rows`` as their outer axis."""
     i, j, r = axis("i", m), axis("j", n), axis("r", k)
@@ -75,7 +84,11 @@ def split(m: int, n: int, k: int, schedule: Schedule) -> Program:
     total = Op("mul", (Op("mul", (total, at("inv_a", i))), at("inv_b", j)))
     buffers = [buffer(name, DType.F16, m, k) for name in ("hi_a", "lo_a")]
     buffers += [buffer(name, DType.F16, n, k) for name in ("hi_b", "lo_b")]
-    buffers += [buffer("inv_a", DType.F32, m), buffer("inv_b", DType.F32, n), buffer("c", DType.F32, m, n, role=Role.TEMP)]
+    buffers += [
+        buffer("inv_a", DType.F32, m),
+        buffer("inv_b", DType.F32, n),
+        buffer("c", DType.F32, m, n, role=Role.TEMP),
+    ]
     return program_of(buffers, [Stage((i, j), "c", (Index.of(i), Index.of(j)), total)], schedule)
 
 
@@ -176,7 +189,9 @@ def storage(value: np.ndarray, dtype: DType) -> np.ndarray:
     return value.astype({DType.F16: np.float16, DType.F32: np.float32, DType.F64: np.float64}[dtype])
 
 
-def check(program: Program, pool: ProcessPoolExecutor, folder: Path, tolerance: float, **fixed: np.ndarray) -> np.ndarray:
+def check(
+    program: Program, pool: ProcessPoolExecutor, folder: Path, tolerance: float, **fixed: np.ndarray
+) -> np.ndarray:
     """Runs the rendered kernel and the IR interpreter on the same random values; the largest error over the scale."""
     _, text = rendered(program)
     path = folder / "kernel.py"
@@ -217,8 +232,33 @@ def test_tails(m: int, n: int, k: int, persistent: bool, interpreter: ProcessPoo
     check(plain(m, n, k, DType.F32, replace(SMALL, persistent=persistent)), interpreter, tmp_path, EPS[DType.F32])
 
 
-def test_split(interpreter: ProcessPoolExecutor, tmp_path: Path) -> None:
-    check(split(40, 70, 48, SMALL), interpreter, tmp_path, 2e-6)
+@pytest.mark.parametrize("descriptors", [False, True])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_split(descriptors: bool, persistent: bool, interpreter: ProcessPoolExecutor, tmp_path: Path) -> None:
+    schedule = replace(SMALL, descriptors=descriptors, persistent=persistent)
+    check(split(40, 70, 40, schedule), interpreter, tmp_path, 2e-6)
+
+
+@pytest.mark.parametrize(("a_rows", "b_rows"), [("m", "k"), ("k", "n"), ("k", "k")])
+def test_descriptors_of_transposed_operands(
+    a_rows: str, b_rows: str, interpreter: ProcessPoolExecutor, tmp_path: Path
+) -> None:
+    made = plain(40, 72, 24, DType.F16, replace(SMALL, descriptors=True), a_rows=a_rows, b_rows=b_rows)
+    check(made, interpreter, tmp_path, EPS[DType.F16])
+
+
+def batched(p: int, m: int, n: int, k: int, dtype: DType, schedule: Schedule) -> Program:
+    """c[p, m, n] = sum_k a[p, m, k] b[p, k, n]."""
+    q, i, j, r = axis("p", p), axis("i", m), axis("j", n), axis("r", k)
+    product = Contract((r,), ((at("a", q, i, r), at("b", q, r, j)),))
+    buffers = [buffer("a", dtype, p, m, k), buffer("b", dtype, p, k, n), buffer("c", dtype, p, m, n, role=Role.TEMP)]
+    return program_of(buffers, [Stage((q, i, j), "c", tuple(map(Index.of, (q, i, j))), product)], schedule)
+
+
+@pytest.mark.parametrize("descriptors", [False, True])
+def test_batched(descriptors: bool, interpreter: ProcessPoolExecutor, tmp_path: Path) -> None:
+    made = batched(3, 24, 40, 24, DType.F16, replace(SMALL, descriptors=descriptors))
+    check(made, interpreter, tmp_path, EPS[DType.F16])
 
 
 def test_batched_transposed_with_epilogue(interpreter: ProcessPoolExecutor, tmp_path: Path) -> None:
@@ -249,22 +289,39 @@ def test_pointwise_convolution(interpreter: ProcessPoolExecutor, tmp_path: Path)
     s, h, w, o, c = axis("s", 3), axis("h", 5), axis("w", 8), axis("o", 20), axis("c", 12)
     product = Contract((c,), ((at("x", s, c, h, w), at("weight", o, c)),))
     stage = Stage((s, o, h, w), "y", tuple(map(Index.of, (s, o, h, w))), product)
-    buffers = [buffer("x", DType.F32, 3, 12, 5, 8), buffer("weight", DType.F32, 20, 12), buffer("y", DType.F32, 3, 20, 5, 8, role=Role.TEMP)]
+    buffers = [
+        buffer("x", DType.F32, 3, 12, 5, 8),
+        buffer("weight", DType.F32, 20, 12),
+        buffer("y", DType.F32, 3, 20, 5, 8, role=Role.TEMP),
+    ]
     check(program_of(buffers, [stage], SMALL), interpreter, tmp_path, 2e-6)
 
 
 def test_computed_operand_with_a_tail_is_zero_there(interpreter: ProcessPoolExecutor, tmp_path: Path) -> None:
     i, j, r = axis("i", 16), axis("j", 32), axis("r", 20)
     product = Contract((r,), ((Op("exp", (at("a", i, r),)), Op("log", (Op("abs", (at("b", j, r),)),))),))
-    buffers = [buffer("a", DType.F32, 16, 20), buffer("b", DType.F32, 32, 20), buffer("c", DType.F32, 16, 32, role=Role.TEMP)]
-    check(program_of(buffers, [Stage((i, j), "c", (Index.of(i), Index.of(j)), product)], SMALL), interpreter, tmp_path, 2e-6)
+    buffers = [
+        buffer("a", DType.F32, 16, 20),
+        buffer("b", DType.F32, 32, 20),
+        buffer("c", DType.F32, 16, 32, role=Role.TEMP),
+    ]
+    check(
+        program_of(buffers, [Stage((i, j), "c", (Index.of(i), Index.of(j)), product)], SMALL),
+        interpreter,
+        tmp_path,
+        2e-6,
+    )
 
 
 def test_half_operand_computed_and_cast(interpreter: ProcessPoolExecutor, tmp_path: Path) -> None:
     i, j, r = axis("i", 16), axis("j", 32), axis("r", 20)
     a = Cast(DType.F16, Op("sigmoid", (at("a", i, r),)))
     product = Contract((r,), ((a, at("b", j, r)),))
-    buffers = [buffer("a", DType.F16, 16, 20), buffer("b", DType.F16, 32, 20), buffer("c", DType.F32, 16, 32, role=Role.TEMP)]
+    buffers = [
+        buffer("a", DType.F16, 16, 20),
+        buffer("b", DType.F16, 32, 20),
+        buffer("c", DType.F32, 16, 32, role=Role.TEMP),
+    ]
     program = program_of(buffers, [Stage((i, j), "c", (Index.of(i), Index.of(j)), product)], SMALL)
     assert MatmulForm.match(program, program.kernels[0]).half
     check(program, interpreter, tmp_path, 1e-3)
@@ -273,12 +330,18 @@ def test_half_operand_computed_and_cast(interpreter: ProcessPoolExecutor, tmp_pa
 @pytest.mark.parametrize("flag", [0.0, 1.0])
 def test_guard(flag: float, interpreter: ProcessPoolExecutor, tmp_path: Path) -> None:
     made = plain(16, 32, 16, DType.F32, replace(SMALL, dot="ieee"))
-    made = replace(made, buffers=(*made.buffers, buffer("bad", DType.F32, 1)), kernels=(replace(made.kernels[0], guard="bad"),))
+    made = replace(
+        made, buffers=(*made.buffers, buffer("bad", DType.F32, 1)), kernels=(replace(made.kernels[0], guard="bad"),)
+    )
     _, text = rendered(made)
     path = tmp_path / "kernel.py"
     path.write_text(text)
     arrays = {
-        b.name: (np.full([s.evaluate({}) for s in b.shape], flag if b.name == "bad" else 2.0), b.dtype.value, tuple(s.evaluate({}) for s in b.strides))
+        b.name: (
+            np.full([s.evaluate({}) for s in b.shape], flag if b.name == "bad" else 2.0),
+            b.dtype.value,
+            tuple(s.evaluate({}) for s in b.strides),
+        )
         for b in made.buffers
     }
     got = interpreter.submit(run_interpreted, str(path), arrays).result()["c"]
@@ -309,3 +372,11 @@ BIG = Schedule("matmul", (128, 128, 64), warps=8, stages=3, group=8)
 def test_split_builds_without_spills(compiler: ProcessPoolExecutor, tmp_path: Path) -> None:
     built = build(split(4096, 4096, 4096, BIG), compiler, tmp_path)
     assert built["spilled"] == 0 and "wgmma.mma_async" in built["ptx"] and built["shared"] <= 227 << 10
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_split_through_descriptors(persistent: bool, compiler: ProcessPoolExecutor, tmp_path: Path) -> None:
+    schedule = replace(BIG, descriptors=True, persistent=persistent)
+    built = build(split(4096, 4096, 4096, schedule), compiler, tmp_path)
+    assert built["spilled"] == 0 and "wgmma.mma_async" in built["ptx"] and built["shared"] <= 227 << 10
+    assert "cp.async.bulk.tensor" in built["ptx"]

@@ -5,14 +5,13 @@ Real views are no operations at all (see :mod:`mtmc.capture.value`); what is her
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtmc.capture.aten.site import Args, NotLowered, Site, count, dims, lowers, number, op, plain, space
 from mtmc.capture.value import Value
 from mtmc.ir.expr import Const, Expr, IndexValue, Load, Select, Stage
-from mtmc.ir.index import ZERO, Axis, Index, delinearize, linearize, nonnegative
+from mtmc.ir.index import ZERO, Index, delinearize, linearize, nonnegative
 from mtmc.ir.types import DType
 
 

@@ -6,11 +6,13 @@ The batch, m, n and k axes of the stages are flattened to one index each, so N-d
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mtmc.codegen.triton.emit import Emitter, FileParts, TileVar, bare, identifier, wrapped
-from mtmc.codegen.triton.kernel import KernelFrame, Launch, RenderedKernel, cdiv_text, full_tiles, text_of
-from mtmc.codegen.triton.ops import TL_DTYPE
+from mtmc.codegen.triton.kernel import KernelFrame, Launch, RenderedKernel, full_tiles, text_of
+from mtmc.codegen.triton.ops import POINTER_TYPE, TL_DTYPE
 from mtmc.errors import CodegenError
-from mtmc.ir.expr import Contract, Expr, Load, dtype_of
+from mtmc.ir.expr import Contract, Expr, Load, children, dtype_of
 from mtmc.ir.forms.form import extent
 from mtmc.ir.forms.matmul import MatmulForm, storage
 from mtmc.ir.index import Axis, Index, delinearize
@@ -18,11 +20,35 @@ from mtmc.ir.program import Kernel, Program
 from mtmc.ir.types import DType
 
 _HALF = (DType.F16, DType.BF16)
-_TRITON_TYPE = {DType.F16: "fp16", DType.BF16: "bf16", DType.F32: "fp32"}
+_SMS = "SMS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 1"
+_DESCRIPTOR = "from triton.tools.tensor_descriptor import TensorDescriptor"
 
 
 def render(program: Program, kernel: Kernel, form: MatmulForm, parts: FileParts) -> RenderedKernel:
     return _MatmulRenderer(program, kernel, form, parts).render()
+
+
+@dataclass(frozen=True)
+class _Descriptor:
+    """A tensor map that the host makes: an operand as a tensor of two dimensions, or three with a batch."""
+
+    name: str
+    buffer: str
+    axes: tuple[Axis, ...]
+    """Slowest first; the last one is contiguous."""
+    strides: tuple[Index, ...]
+    block: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def make(self) -> str:
+        shape = ", ".join(text_of(axis.extent) for axis in self.axes)
+        strides = ", ".join(text_of(stride) for stride in self.strides)
+        return f"{self.name} = TensorDescriptor({identifier(self.buffer)}, [{shape}], [{strides}], {list(self.block)})"
+
+    @property
+    def type(self) -> str:
+        return f"tensordesc<{POINTER_TYPE[self.dtype].removeprefix('*')}{list(self.block)}>"
 
 
 class _Side:
@@ -33,10 +59,7 @@ class _Side:
         self.own = owner.m if left else owner.n
         self.shape = "[BM, BK]" if left else "[BK, BN]"
         self.names: dict[tuple[Expr, DType], str] = {}
-
-    def open(self) -> None:
-        owner = self.owner
-        own, k = ("[:, None]", "[None, :]") if self.left else ("[None, :]", "[:, None]")
+        own, k = ("[:, None]", "[None, :]") if left else ("[None, :]", "[:, None]")
         self.k_mask = f"k_mask{k}" if owner.k_tail else None
         tiles = (*owner.batch_var(), owner.var(self.own, own), TileVar(owner.k, f"k{k}", self.k_mask))
         frame = owner.frame
@@ -45,32 +68,50 @@ class _Side:
     def operand(self, expr: Expr, kind: DType) -> str:
         """Name of the operand's tile in the type that the tensor cores take; each is made once a step."""
         if (expr, kind) not in self.names:
-            self.names[expr, kind] = self._make(expr, kind)
+            make = self._through_descriptor if self.owner.frame.schedule.descriptors else self._through_pointers
+            self.names[expr, kind] = make(expr, kind)
         return self.names[expr, kind]
 
-    def _make(self, expr: Expr, kind: DType) -> str:
-        owner, emitter = self.owner, self.emitter
-        plain = isinstance(expr, Load)
-        if owner.frame.schedule.descriptors:
-            return owner.descriptor(expr, self)
-        if kind in _HALF:
-            text = emitter.stored(expr) if isinstance(expr, Load) else f"{wrapped(emitter.value(expr))}.to({TL_DTYPE[kind]})"
+    def _through_pointers(self, expr: Expr, kind: DType) -> str:
+        emitter = self.emitter
+        if kind in _HALF and isinstance(expr, Load):
+            text = emitter.stored(expr)
         else:
             text = emitter.value(expr)
-            if dtype_of(expr, owner.program.dtype) is not kind:
+            if kind in _HALF or dtype_of(expr, self.owner.program.dtype) is not kind:
                 text = f"{wrapped(text)}.to({TL_DTYPE[kind]})"
-        if emitter.varies(expr) < {self.own, owner.k}:
+        if emitter.varies(expr) < {self.own, self.owner.k}:
             text = f"tl.broadcast_to({bare(text)}, {self.shape})"
-        if self.k_mask and not (plain and not (isinstance(expr, Load) and expr.other)):
+        if self.k_mask and not (isinstance(expr, Load) and expr.other == 0):
             # what was computed from masked loads need not be zero
             text = f"tl.where({self.k_mask}, {bare(text)}, 0.0)"
-        if kind is DType.F32 and owner.frame.schedule.dot == "tf32":
-            owner.parts.helpers["_round_tf32"] = None
+        return self._rounded(text, kind)
+
+    def _through_descriptor(self, expr: Expr, kind: DType) -> str:
+        found = self.owner.descriptor(expr, kind, self.own)
+        places = {
+            self.owner.b: "batch",
+            self.own: f"tile_{self.own.name} * B{self.own.name.upper()}",
+            self.owner.k: "start",
+        }
+        text = f"{found.name}.load([{', '.join(places[axis] for axis in found.axes)}])"
+        slow, fast = found.axes[-2:]
+        if len(found.axes) == 3:
+            text += f".reshape(B{slow.name.upper()}, B{fast.name.upper()})"
+        if (fast == self.owner.k) is not self.left:
+            text += ".T"
+        name = self.emitter.fresh(found.buffer)
+        self.owner.frame.body.line(f"{name} = {text}")
+        return self._rounded(name, kind)
+
+    def _rounded(self, text: str, kind: DType) -> str:
+        if kind is DType.F32 and self.owner.frame.schedule.dot == "tf32":
+            self.owner.parts.helpers["_round_tf32"] = None
             text = f"_round_tf32({bare(text)})"
         if text.isidentifier():
             return text
-        name = emitter.fresh("a" if self.left else "b")
-        owner.frame.body.line(f"{name} = {bare(text)}")
+        name = self.emitter.fresh("lhs" if self.left else "rhs")
+        self.owner.frame.body.line(f"{name} = {bare(text)}")
         return name
 
 
@@ -88,12 +129,12 @@ class _MatmulRenderer:
                 self.point.update(zip(axes, places, strict=True))
         self.k_tail = not full_tiles(self.k.extent, self.tile_k)
         self.accumulators = [f"acc{number or ''}" for number in range(len(form.contracts))]
-        self.frame.names.update(["batch", "m", "n", "k", "start", "tile", "tile_m", "tile_n", "first", "rows", "place", "one"])
+        self.frame.names.update(
+            ["batch", "m", "n", "k", "start", "tile", "tile_m", "tile_n", "first", "rows", "place", "one"]
+        )
         self.frame.names.update(["m_mask", "n_mask", "k_mask", *self.accumulators])
         self._check()
-        self.descriptors: dict[str, str] = {}
-        """Descriptor argument to the text that makes it."""
-        self.descriptor_types: dict[str, str] = {}
+        self.descriptors: dict[tuple[Expr, Axis], _Descriptor] = {}
 
     def render(self) -> RenderedKernel:
         frame, schedule = self.frame, self.frame.schedule
@@ -110,11 +151,13 @@ class _MatmulRenderer:
         sizes = " x ".join(text_of(axis.extent) for axis in (self.m, self.n, self.k))
         batches = f"{text_of(self.b.extent)} products of " if self.form.batch else ""
         comment = f"{self.kernel.note}: {batches}{sizes}."
-        extra = [(name, kind, name) for name, kind in self.descriptor_types.items()]
+        made = tuple(self.descriptors.values())
+        extra = [(found.name, found.type, found.name) for found in made]
         extra += [("one", "fp32", "1.0")] if self.separate else []
-        before = tuple(f"{name} = {text}" for name, text in self.descriptors.items())
-        without = tuple(name.removesuffix("_desc") for name in self.descriptors)
-        return frame.finish(Launch((grid,), constexprs, tuple(extra), before, without), comment)
+        elsewhere = {name for stage in frame.spec.stages for name in _outside(stage.body)} | {*self.kernel.writes}
+        without = {found.buffer for found in made} - elsewhere - {self.kernel.guard}
+        before = tuple(found.make for found in made)
+        return frame.finish(Launch((grid,), constexprs, tuple(extra), before, tuple(without)), comment)
 
     @property
     def separate(self) -> bool:
@@ -137,9 +180,10 @@ class _MatmulRenderer:
         for name in self.accumulators:
             body.line(f"{name} = tl.zeros([BM, BN], {acc_type})")
         with body.indent(f"for start in range(0, {text_of(self.k.extent)}, BK):"):
-            body.line(f"k = (start + tl.arange(0, BK)){widen}" if wide else "k = start + tl.arange(0, BK)")
-            if self.k_tail:
-                body.line(f"k_mask = k < {text_of(self.k.extent)}")
+            if not self.frame.schedule.descriptors:
+                body.line(f"k = (start + tl.arange(0, BK)){widen}" if wide else "k = start + tl.arange(0, BK)")
+                if self.k_tail:
+                    body.line(f"k_mask = k < {text_of(self.k.extent)}")
             self._products()
         self._epilogue()
 
@@ -175,21 +219,25 @@ class _MatmulRenderer:
 
     def _products(self) -> None:
         left, right = _Side(self, left=True), _Side(self, left=False)
-        left.open()
-        right.open()
         line = self.frame.body.line
+        apart: list[str] = []
         for number, (name, contract) in enumerate(zip(self.accumulators, self.form.contracts, strict=True)):
             for a, b in contract.terms:
                 kind = self._kind(a, b)
                 operands = f"{left.operand(a, kind)}, {right.operand(b, kind)}"
                 if self.separate and number == 0:
-                    line(f"{name} += tl.dot({operands}) * one")
+                    product = left.emitter.fresh("product")
+                    line(f"{product} = tl.dot({operands})")
+                    apart.append(f"{name} += {product} * one")
                 elif kind in _HALF:
                     line(f"{name} = tl.dot({operands}, {name})")
                 elif kind is DType.F64:
                     line(f"{name} = tl.dot({operands}, {name}, out_dtype=tl.float64)")
                 else:
                     line(f'{name} = tl.dot({operands}, {name}, input_precision="{self.frame.schedule.dot}")')
+        for addition in apart:
+            # the additions run while the tensor cores are still busy with the last product
+            line(addition)
 
     def _epilogue(self) -> None:
         body = self.frame.body
@@ -228,7 +276,9 @@ class _MatmulRenderer:
             return left
         types = (dtype_of(a, self.program.dtype), dtype_of(b, self.program.dtype))
         if not any(t.is_float for t in types):
-            raise CodegenError(f"{self.kernel.id} ({self.kernel.note}): tensor cores multiply no {types[0]} operands exactly")
+            raise CodegenError(
+                f"{self.kernel.id} ({self.kernel.note}): tensor cores multiply no {types[0]} operands exactly"
+            )
         return DType.F64 if DType.F64 in types else DType.F32
 
     def _check(self) -> None:
@@ -236,21 +286,70 @@ class _MatmulRenderer:
         if dot not in ("ieee", "tf32x3", "tf32"):
             raise CodegenError(f"{kernel.id}: '{dot}' is no precision of a product; ieee, tf32x3 and tf32 are")
         if dot == "tf32" and kernel.rounding != "tf32":
-            raise CodegenError(f"{kernel.id}: the reference does not round its operands, so TF32 products are too coarse")
+            raise CodegenError(
+                f"{kernel.id}: the reference does not round its operands, so TF32 products are too coarse"
+            )
         if any(block < 16 or block & (block - 1) for block in self.frame.schedule.tile):
             raise CodegenError(f"{kernel.id}: tiles of a product are powers of two from 16 up")
 
-    def descriptor(self, expr: Expr, side: _Side) -> str:
-        raise CodegenError("descriptors: to come")
+    def descriptor(self, expr: Expr, kind: DType, own: Axis) -> _Descriptor:
+        """The tensor map of an operand; CodegenError where it is no plain matrix that a descriptor can describe."""
+        if (expr, own) in self.descriptors:
+            return self.descriptors[expr, own]
+        where = f"{self.kernel.id} ({self.kernel.note})"
+        if not isinstance(expr, Load) or expr.when or self.program.dtype(expr.buffer) is not kind:
+            raise CodegenError(f"{where}: a computed operand cannot come through a tensor descriptor; store it first")
+        subscripts = tuple(sub for sub in expr.index if isinstance(sub, Index))
+        if len(subscripts) < len(expr.index):
+            raise CodegenError(f"{where}: a gather of '{expr.buffer}' cannot come through a tensor descriptor")
+        offset = self.program.buffer(expr.buffer).offset(subscripts).substitute(self.point)
+        strides = _strides(offset, (self.b, own, self.k))
+        if (
+            strides is None
+            or not {own, self.k} <= set(strides)
+            or 1 not in (strides[own].constant, strides[self.k].constant)
+        ):
+            raise CodegenError(
+                f"{where}: '{expr.buffer}' at {offset} is no matrix with a contiguous side; use pointers"
+            )
+        slow, fast = (own, self.k) if strides[self.k].constant == 1 else (self.k, own)
+        axes = (self.b, slow, fast) if self.b in strides else (slow, fast)
+        if any((strides[axis] * kind.bytes % 16).constant != 0 for axis in axes[:-1]):
+            raise CodegenError(f"{where}: rows of '{expr.buffer}' do not start at multiples of 16 bytes; use pointers")
+        sizes = {self.b: 1, self.m: self.tile_m, self.n: self.tile_n, self.k: self.tile_k}
+        name = self.names_of_descriptor(expr.buffer)
+        block = tuple(sizes[axis] for axis in axes)
+        made = _Descriptor(name, expr.buffer, axes, tuple(strides[axis] for axis in axes), block, kind)
+        self.parts.setup[_DESCRIPTOR] = None
+        self.descriptors[expr, own] = made
+        return made
+
+    def names_of_descriptor(self, buffer: str) -> str:
+        taken = {found.name for found in self.descriptors.values()}
+        base = f"{identifier(buffer)}_desc"
+        return next(name for name in (base, f"{base}_1", f"{base}_2") if name not in taken)
 
 
-_SMS = "SMS = torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 1"
+def _strides(offset: Index, axes: tuple[Axis, ...]) -> dict[Axis, Index] | None:
+    """Stride of each axis in an offset that is linear in them and starts at zero; None for any other."""
+    found: dict[Axis, Index] = {}
+    for mono, coef in offset.terms:
+        inside = [atom for atom in mono if atom in axes]
+        rest = Index(((tuple(atom for atom in mono if atom not in axes), coef),))
+        if len(inside) != 1 or rest.axes or not isinstance(inside[0], Axis):
+            return None
+        found[inside[0]] = found.get(inside[0], Index()) + rest
+    return found
+
+
+def _outside(expr: Expr) -> set[str]:
+    """Buffers that are loaded outside of every contraction."""
+    if isinstance(expr, Contract):
+        return set()
+    here = {expr.buffer} if isinstance(expr, Load) else set()
+    return here.union(*(_outside(child) for child in children(expr)))
 
 
 def _factor(index: Index) -> str:
     """An index as a factor in a product or a division."""
     return text_of(index) if index.constant is not None else f"({text_of(index)})"
-
-
-__all__ = ["render"]
-_ = (Contract, cdiv_text, identifier, _TRITON_TYPE)

@@ -51,6 +51,10 @@ class Reduction:
         self.prefix = prefix
         self.wide = wide
 
+    @property
+    def _running_position(self) -> bool:
+        return self.lifted and self.node.monoid in ("argmax", "argmin") and not self.node.when
+
     # -- whole row ----------------------------------------------------------------------------------------
     def whole(self, emitter: Emitter, position: str) -> list[str]:
         """Emits the reduction of a row that is whole in registers; the names of its parts."""
@@ -81,6 +85,10 @@ class Reduction:
         """Emits the accumulators, one value for each lane of the tile."""
         for name, identity, dtype in zip(self._lanes(), self._identities(emitter), self._types(emitter), strict=True):
             emitter.writer.line(f"{name} = tl.full({self.shape.text}, {identity}, {TL_DTYPE[dtype]})")
+        if self._running_position:
+            # a row of nothing but the identity still has a first position
+            first, total = self._lanes()[1], self.shape.column.extent
+            emitter.writer.line(f"{first} = tl.broadcast_to(tl.where(cols < {total}, cols, 2147483647), {self.shape.text})")
 
     def update(self, emitter: Emitter, position: str) -> None:
         """Emits one step: the loop's current values into the accumulators."""
@@ -107,6 +115,16 @@ class Reduction:
             safe = self._line(emitter, "safe", f'tl.where({top} == float("-inf"), 0.0, {top})')
             line(f"{lanes[1]} = {lanes[1]} * tl.exp({lanes[0]} - {safe}) + tl.exp({x} - {safe})")
             line(f"{lanes[0]} = {top}")
+        elif self._running_position:
+            # positions only grow, so the first of equals stays by itself
+            x = self._line(emitter, "x", self._or(args[0], mask, self._identities(emitter)[0]))
+            sign = ">" if name == "argmax" else "<"
+            better = f"({x} {sign} {lanes[0]})"
+            if dtype_of(self.node.args[0], emitter.program.dtype).is_float:
+                better += f" | (({x} != {x}) & ({lanes[0]} == {lanes[0]}))"
+            take = self._line(emitter, "take", better)
+            line(f"{lanes[0]} = tl.where({take}, {x}, {lanes[0]})")
+            line(f"{lanes[1]} = tl.where({take}, {position}, {lanes[1]})")
         else:
             values = self._lift(args, position)
             values = [self._or(v, mask, i) for v, i in zip(values, self._identities(emitter), strict=True)]

@@ -43,6 +43,7 @@ class _RowRenderer:
         ]
         self.given: dict[Expr, str] = {}
         self.bound: dict[str, str] = {}
+        self._cols_emitted = False
 
     def render(self) -> RenderedKernel:
         frame = self.frame
@@ -96,6 +97,9 @@ class _RowRenderer:
 
     def _pass(self, level: int, reductions: list[Reduction], full_stages: list[Stage]) -> None:
         body = self.frame.body
+        if not self._cols_emitted:
+            body.line("cols = tl.arange(0, COLS)" + ("[None, :]" if self.shape.two_d else ""))
+            self._cols_emitted = True
         for reduction in reductions:
             reduction.start(self.row)
         total = text_of(self.total_columns)
@@ -103,9 +107,6 @@ class _RowRenderer:
         if self.frame.schedule.order and level % 2 == 1:
             final = cdiv_text(self.total_columns - self.columns, self.columns)
             step = f"({final} * COLS - start + cols)" if self.total_columns.constant else step
-        if level == 0 or not self._cols_emitted:
-            body.line("cols = tl.arange(0, COLS)" + ("[None, :]" if self.shape.two_d else ""))
-            self._cols_emitted = True
         with body.indent(f"for start in range(0, {total}, COLS):"):
             body.line(f"k = {step}.to(tl.int64)" if self.frame.wide else f"k = {bare(step)}")
             full = self._column_mask("k")
@@ -116,8 +117,6 @@ class _RowRenderer:
         for reduction in reductions:
             self._give(reduction, reduction.finish(self.row))
         self.row.given.update(self.given)
-
-    _cols_emitted = False
 
     # -- pieces -------------------------------------------------------------------------------------------
     def _open_rows(self) -> None:

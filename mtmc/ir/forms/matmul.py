@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mtmc.data.hardware import Hardware
 from mtmc.errors import IRError
-from mtmc.ir.expr import Contract, Expr, Load, Reduce, Scan, free_axes, walk
+from mtmc.ir.expr import Cast, Const, Contract, Expr, Load, Op, Reduce, Scan, Select, free_axes, walk
 from mtmc.ir.forms.form import check_locals, extent, is_plain, nodes, pow2_ceil, stages_of, typical
 from mtmc.ir.index import Axis
 from mtmc.ir.program import Kernel, Program

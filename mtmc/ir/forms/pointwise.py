@@ -53,7 +53,7 @@ class PointwiseForm:
             return Schedule(self.name, (256,), warps=4)
         if points <= 2 * hardware.sms * 1024:
             return Schedule(self.name, (256,), warps=4)
-        return Schedule(self.name, (1024,), warps=4)
+        return Schedule(self.name, (512,), warps=4)
 
     def tiles(self, program: Program) -> tuple[Schedule, ...]:
         shapes = ((256, 4), (512, 4), (1024, 4), (2048, 8), (4096, 8), (8192, 16))

@@ -27,6 +27,8 @@ class RowForm:
     """Passes over the row that the reductions need one after the other."""
     column_major: bool
     """True where neighbours in memory lie along the kept axes."""
+    passes: int = 1
+    """Times that a row is walked when it does not fit: one for each level, and one to store what has its shape."""
     name: str = "row"
 
     @staticmethod
@@ -47,48 +49,55 @@ class RowForm:
         kept = _kept_axes(kernel, stages, inner)
         levels, _ = reduction_levels(stages, spec.locals)
         check_locals(kernel, program)
-        return RowForm(kept, inner, stages, max(levels.values()), _column_major(program, stages, kept, inner))
+        depth = max(levels.values())
+        stores_rows = any(set(s.axes) & set(inner) and s.target not in spec.locals for s in stages)
+        column_major = _column_major(program, stages, kept, inner)
+        return RowForm(kept, inner, stages, depth, column_major, depth + stores_rows)
 
     def default(self, program: Program, hardware: Hardware) -> Schedule:
         rows, columns = typical(extent(self.kept)), typical(extent(self.inner))
         if self.column_major:
-            wide = min(128, pow2_ceil(rows))
-            if columns <= 64:
-                return Schedule(self.name, (max(1, min(wide, 8192 // pow2_ceil(columns))), pow2_ceil(columns)), warps=4)
-            return Schedule(self.name, (wide, 16), loop=True, warps=4)
+            if columns <= 256:
+                wide = max(1, min(64, 4096 // pow2_ceil(columns), pow2_ceil(rows)))
+                return Schedule(self.name, (wide, pow2_ceil(columns)), warps=8 if wide * columns >= 4096 else 4)
+            return Schedule(self.name, (min(128, pow2_ceil(rows)), 32), loop=True, warps=8)
         if columns <= REGISTER_LIMIT:
             block = pow2_ceil(columns)
             together = max(1, min(2048 // block, pow2_ceil(rows)))
             warps = max(1, min(16, block * together // 512))
             return Schedule(self.name, (together, block), warps=warps)
-        return Schedule(self.name, (1, 4096 if columns < 65536 else 8192), loop=True, warps=8 if columns < 65536 else 16)
+        if self.passes == 1:
+            return Schedule(self.name, (1, 2048), loop=True, warps=8)
+        if columns <= 131072:
+            return Schedule(self.name, (1, 8192), loop=True, warps=16, order=1)
+        return Schedule(self.name, (1, 16384), loop=True, warps=32, order=1)
 
     def tiles(self, program: Program) -> tuple[Schedule, ...]:
         rows, columns = typical(extent(self.kept)), typical(extent(self.inner))
         found: dict[Schedule, None] = {}
         whole = pow2_ceil(columns)
         if self.column_major:
-            for wide, deep, warps in ((32, 32, 4), (64, 16, 4), (128, 8, 4), (128, 32, 8), (256, 8, 8), (512, 4, 8)):
+            shapes = ((32, 32, 4), (64, 16, 4), (128, 32, 8), (128, 64, 8), (64, 64, 8), (256, 32, 16), (64, 128, 16))
+            for wide, deep, warps in shapes:
                 found[Schedule(self.name, (min(wide, pow2_ceil(rows)), deep), loop=True, warps=warps)] = None
             if whole <= 512:
                 for wide in (16, 32, 64, 128):
                     if wide * whole <= 16384:
-                        found[Schedule(self.name, (wide, whole), warps=4 if wide * whole < 8192 else 8)] = None
+                        found[Schedule(self.name, (wide, whole), warps=4 if wide * whole < 4096 else 8)] = None
             return tuple(found)
-        if whole <= 65536:
+        if whole <= 32768:
             for warps in (4, 8, 16, 32):
-                if whole // (32 * warps) in range(4, 129):
+                if whole // (32 * warps) in range(4, 65):
                     found[Schedule(self.name, (1, whole), warps=warps)] = None
             for together in (2, 4, 8, 16):
                 if together * whole <= 8192 and together <= rows:
                     warps = max(1, min(8, together * whole // 512))
                     found[Schedule(self.name, (together, whole), warps=warps)] = None
         if columns > 1024:
-            for block, warps in ((2048, 8), (4096, 8), (4096, 16), (8192, 16), (16384, 32)):
+            order = int(self.passes > 1)
+            for block, warps in ((1024, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16), (8192, 32), (16384, 32)):
                 if block < whole:
-                    found[Schedule(self.name, (1, block), loop=True, warps=warps)] = None
-                    if self.levels and warps >= 16:
-                        found[Schedule(self.name, (1, block), loop=True, warps=warps, order=1)] = None
+                    found[Schedule(self.name, (1, block), loop=True, warps=warps, order=order)] = None
         return tuple(found)
 
 

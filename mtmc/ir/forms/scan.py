@@ -18,6 +18,8 @@ class ScanForm:
     kept: tuple[Axis, ...]
     axis: Axis
     column_major: bool
+    forward: bool
+    """True where the scan walks memory upwards: then wide loads stay wide."""
     name: str = "scan"
 
     @staticmethod
@@ -38,16 +40,19 @@ class ScanForm:
             raise IRError(f"{kernel.id}: its stages run over different points")
         kept = tuple(a for a in spec.stages[0].axes if a != axis)
         check_locals(kernel, program)
-        votes = 0
+        votes, forward = 0, True
         for stage in spec.stages:
             for load in loads(stage.body):
+                forward &= stride_of(program, load, axis) != -1
                 votes += any(stride_of(program, load, a) == 1 for a in kept) - (stride_of(program, load, axis) in (1, -1))
-        return ScanForm(kept, axis, votes > 0)
+        return ScanForm(kept, axis, votes > 0, forward)
 
     def default(self, program: Program, hardware: Hardware) -> Schedule:
         length, rows = typical(self.axis.extent), typical(extent(self.kept))
         if self.column_major:
             return Schedule(self.name, (min(64, pow2_ceil(rows)), min(16, pow2_ceil(length))), loop=length > 16, warps=4)
+        if 4096 < length <= 32768 and self.forward:
+            return Schedule(self.name, (1, pow2_ceil(length)), warps=16)
         if length <= 4096:
             together = max(1, min(2048 // pow2_ceil(length), pow2_ceil(rows)))
             warps = max(1, min(8, pow2_ceil(length) * together // 512))

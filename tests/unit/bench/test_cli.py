@@ -14,7 +14,7 @@ import mtmc.bench.worker
 from mtmc.bench.results import read
 from mtmc.bench.row import BenchRow
 from mtmc.bench.suite import BenchProblem
-from mtmc.bench.worker import BenchOptions, row_fields, save
+from mtmc.bench.worker import BenchOptions, row_fields
 from mtmc.cli import bench, store
 from mtmc.data.candidate import Candidate
 from mtmc.data.evaluation import Baselines, ErrorStats, Evaluation, Outcome, Timing
@@ -85,7 +85,7 @@ def test_bench_runs_resumes_and_prints(app: typer.Typer, tmp_path: Path) -> None
 
 
 def test_bench_refuses_nonsense(app: typer.Typer) -> None:
-    call(app, *BENCH, "--allow", "fp8", error=UsageError)
+    call(app, *BENCH, "--policy", "magic", error=UsageError)
     call(app, *BENCH, "--problems", "7", error=UsageError)
 
 
@@ -118,7 +118,7 @@ def searched(outcome: Outcome = Outcome.ACCEPTED) -> SearchResult:
     )
     program = Program(buffers=(), kernels=(), outputs=())
     return SearchResult(
-        problem=Problem(name="p", text="x"),
+        problem=Problem(name="p", text="x", flags=("scaled",)),
         captured=program,
         node=Node(program, Candidate(source="x = 1"), best, ("tile k0", "fuse k0 and k1")),
         best=best,
@@ -142,15 +142,10 @@ def test_fields_of_a_row() -> None:
     assert (row.eager_ms, row.compile_ms, row.mtmc_ms) == (4.0, 2.0, 1.0)
     assert (row.error, row.eager_error) == (3e-7, 6e-7)
     assert (row.steps, row.wall_s, row.gpu_lock_s) == (1, 9.0, 1.25)
-    assert row.actions == ("tile k0", "fuse k0 and k1") and row.flags == ("odd", "fell back")
+    assert row.actions == ("tile k0", "fuse k0 and k1") and row.flags == ("odd", "scaled", "fell back")
 
 
 def test_a_wrong_result_is_a_row_with_its_reason() -> None:
     row = BenchRow(problem="p", number=1, **row_fields(searched(Outcome.WRONG_RESULT)))
     assert not row.correct and not row.pure and row.mtmc_ms is None and row.generated_share is None
     assert row.message == "error [1e-3]"
-
-
-def test_save_leaves_only_the_file(tmp_path: Path) -> None:
-    save(tmp_path / "new" / "a.py", "x = 1")
-    assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.py"]

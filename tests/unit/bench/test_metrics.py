@@ -9,9 +9,7 @@ from mtmc.bench.row import WORKER_CRASH, BenchRow
 from mtmc.bench.summary import failures, losses, summarise
 
 
-def row(
-    number: int, eager: float | None, compiled: float | None, mtmc: float | None, **more: object
-) -> BenchRow:
+def row(number: int, eager: float | None, compiled: float | None, mtmc: float | None, **more: object) -> BenchRow:
     return BenchRow(
         problem=f"{number}_p",
         number=number,

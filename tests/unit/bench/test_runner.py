@@ -53,9 +53,7 @@ def solve(problem: BenchProblem, options: dict[str, Any]) -> dict[str, Any]:
         case "exit":
             os._exit(7)
         case "hang":
-            child = subprocess.Popen(
-                [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
-            )
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
             (folder / "child").write_text(str(child.pid))
             time.sleep(600)
         case "orphan":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -74,9 +74,7 @@ def everything() -> Program:
         ("y", None),
     )
     opaque = Kernel("k0", Opaque(("random",)), "dropout", (call,), lines=(3, 9), exports=("y",), guard="x")
-    made = replace(
-        unary("k1", "neg", "y", "z"), impl=Source("def f(y, z):\n    pass\n", "f"), rounding="tf32"
-    )
+    made = replace(unary("k1", "neg", "y", "z"), impl=Source("def f(y, z):\n    pass\n", "f"), rounding="tf32")
     tiled = replace(unary("k2", "neg", "z", "u"), impl=Tile(Schedule("pointwise", (128,), order=1)))
     base = program(opaque, made, tiled, outputs=("z", "u"))
     state = vector("s", Role.STATE, "bn.mean")
@@ -110,7 +108,8 @@ def test_repeated_values_are_written_once() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "[]", '{"version":1,"nodes":[],"program":0}', '{"version":1,"nodes":[{"is":"Nope"}],"program":0}',
+    ["", "{}", "[]", '{"version":1,"nodes":[],"program":0}',
+     '{"version":1,"nodes":[{"is":"Nope"}],"program":0}',
      '{"version":1,"nodes":[{"is":"Library"}],"program":0}', '{"version":99,"nodes":[],"program":0}'],
 )  # fmt: skip
 def test_broken_text_is_an_ir_error(text: str) -> None:
@@ -118,20 +117,16 @@ def test_broken_text_is_an_ir_error(text: str) -> None:
         from_json(text)
 
 
-# ---- hash ------------------------------------------------------------------------------------------------------
+# ---- hash --------------------------------------------------------------------------------------------------
 
 
 def renamed(example: Program) -> Program:
-    """Every temporary, axis, id, line and human name replaced; the sort order of axis names is turned round."""
+    """Every temporary, axis, id, line and human name replaced; axis names sort the other way round."""
     names = {b.name: (f"zz{n}" if b.role is Role.TEMP else b.name) for n, b in enumerate(example.buffers)}
 
     def stage(old: Stage) -> Stage:
-        axes = {axis for axis in old.axes} | {
-            axis for node in _walk(old) for axis in getattr(node, "axes", ()) or ()
-        }
-        mapping = {
-            axis: Index.of(Axis(f"a{99 - int(axis.name[1:])}{axis.name[0]}", axis.extent)) for axis in axes
-        }
+        axes = {axis for axis in old.axes} | {axis for node in _walk(old) for axis in getattr(node, "axes", ()) or ()}
+        mapping = {axis: Index.of(Axis(f"a{99 - int(axis.name[1:])}{axis.name[0]}", axis.extent)) for axis in axes}
         new = old.rename(mapping)
         order = tuple(mapping[axis].single for axis in old.axes)
         body = map_loads(new.body, lambda load: replace(load, buffer=names[load.buffer]))
@@ -177,9 +172,7 @@ def test_hash_keeps_the_order_of_random_draws() -> None:
         return Kernel(number, Opaque(("random",)), op, (call,), exports=(target,))
 
     a, b = draw("k0", "y", "aten.rand_like.default"), draw("k1", "z", "aten.randn_like.default")
-    assert structural_hash(program(a, b, outputs=("y", "z"))) != structural_hash(
-        program(b, a, outputs=("y", "z"))
-    )
+    assert structural_hash(program(a, b, outputs=("y", "z"))) != structural_hash(program(b, a, outputs=("y", "z")))
 
 
 def changes() -> dict[str, Program]:
@@ -202,6 +195,8 @@ def changes() -> dict[str, Program]:
         "launch": replace(base, launch="graph"),
         "tree": replace(base, output_tree="tuple"),
         "outputs": replace(base, outputs=("y", "y")),
+        "update": replace(base, updates=(Update("w", "y"),)),
+        "fixed arguments": replace(base, fixed_arguments=((1, 2.0),)),
         "dead kernel": program(unary("k0", "exp", "x", "y"), unary("k1", "exp", "y", "z")),
     }
 
@@ -209,6 +204,15 @@ def changes() -> dict[str, Program]:
 def test_hash_sees_every_change_of_structure() -> None:
     hashes = {name: structural_hash(example) for name, example in changes().items()}
     assert len(set(hashes.values())) == len(hashes), hashes
+
+
+def test_every_field_is_hashed_or_left_out_on_purpose() -> None:
+    """A new field fails here: add it to the hash and to ``changes``, or to what is left out."""
+    hashed = {"buffers", "kernels", "outputs", "updates", "output_tree", "fixed_arguments", "launch"}
+    assert {field.name for field in fields(Program)} == hashed
+    left_out = {"id", "op", "lines"}
+    hashed = {"spec", "calls", "impl", "rounding", "guard", "exports"}
+    assert {field.name for field in fields(Kernel)} == hashed | left_out
 
 
 def test_kernel_classes_join_equal_kernels_in_order() -> None:

@@ -13,7 +13,9 @@ def fenced(code: str, language: str = "python") -> str:
 
 
 def test_takes_the_last_python_block() -> None:
-    answer = fenced("def draft(x, out):\n    return\n") + "\nBetter:\n" + fenced(GOOD) + fenced("ls -l\n", "bash")
+    answer = (
+        fenced("def draft(x, out):\n    return\n") + "\nBetter:\n" + fenced(GOOD) + fenced("ls -l\n", "bash")
+    )
     assert extract_code(answer) == GOOD
 
 
@@ -33,7 +35,8 @@ def test_a_malformed_answer_is_one_sentence(answer: str, says: str) -> None:
 
 
 def test_finds_the_function_over_the_buffers() -> None:
-    code = "@triton.jit\ndef kernel(x, out, n):\n    pass\n\ndef helper(a):\n    pass\n\ndef launch(x, out):\n    pass\n"
+    code = "@triton.jit\ndef kernel(x, out, n):\n    pass\n\n"
+    code += "def helper(a):\n    pass\n\ndef launch(x, out):\n    pass\n"
     assert find_function(code, "k0", 2) == "launch"
     assert find_function(code + "\ndef k0(x, out):\n    pass\ndef later(x):\n    pass\n", "k0", 2) == "k0"
     assert find_function("def k0(*buffers):\n    pass\n", "k0", 7) == "k0"

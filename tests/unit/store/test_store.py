@@ -25,9 +25,7 @@ LIBRARIES = {"python": "3.12.1", "torch": "2.11.0", "triton": "3.6.0", "mtmc": "
 
 def accepted(ms: float = 1.5) -> Evaluation:
     timing = Timing(samples_ms=tuple(ms + 0.001 * i for i in range(20)))
-    return Evaluation(
-        outcome=Outcome.ACCEPTED, timing=timing, reference_timing=Timing(samples_ms=(3.0,) * 20)
-    )
+    return Evaluation(outcome=Outcome.ACCEPTED, timing=timing, reference_timing=Timing(samples_ms=(3.0,) * 20))
 
 
 def wrong() -> Evaluation:
@@ -95,9 +93,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_every_record_comes_back_equal(store: Store) -> None:
-    run = RunInfo(
-        run_id="r1", started=1.0, command="mtmc", flags={"steps": 8}, versions=VERSIONS, hardware=H200
-    )
+    run = RunInfo(run_id="r1", started=1.0, command="mtmc", flags={"steps": 8}, versions=VERSIONS, hardware=H200)
     judged = step(0, accepted())
     stopped = step(1).model_copy(update={"evaluation": None, "child": "", "child_hash": "", "action": "stop"})
     store.record_run(run)
@@ -153,9 +149,7 @@ def test_lookup_ignores_steps_that_were_not_measured(store: Store) -> None:
 
 
 def test_measure_key_depends_on_all_that_decides_the_result_and_nothing_else() -> None:
-    def key(
-        source="s", inputs="i", hardware=H200, libraries=LIBRARIES, judge="1", protocol=(("seeds", 3),)
-    ) -> str:  # type: ignore[no-untyped-def]
+    def key(source="s", inputs="i", hardware=H200, libraries=LIBRARIES, judge="1", protocol=(("seeds", 3),)) -> str:  # type: ignore[no-untyped-def]
         return measure_key(source, inputs, hardware, libraries, judge, dict(protocol))
 
     changed = [

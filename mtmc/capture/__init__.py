@@ -1,0 +1,6 @@
+"""PyTorch to Program: ``export.py`` traces, ``lower.py`` and the tables in ``aten/`` turn operations into stages,
+``probe.py`` measures the precision that the reference really has."""
+
+from mtmc.capture.capture import capture, capture_exported, capture_module
+
+__all__ = ["capture", "capture_exported", "capture_module"]

@@ -1,0 +1,1 @@
+"""What a Program is: no torch here."""
