@@ -36,9 +36,7 @@ class Draft:
     def given(self, shape: tuple[Index, ...], role: Role) -> str:
         """A new input or parameter."""
         count = sum(buffer.role is role for buffer in self.buffers)
-        name, source = (
-            (f"x{count}", str(count)) if role is Role.INPUT else (f"p{count}", f"layer{count}.weight")
-        )
+        name, source = (f"x{count}", str(count)) if role is Role.INPUT else (f"p{count}", f"layer{count}.weight")
         self.buffers.append(Buffer(name, self.dtype, shape, contiguous_strides(shape), role, source))
         return name
 

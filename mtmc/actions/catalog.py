@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypeAlias, cast
 
 from mtmc.actions import encode, fuse, generate, launch, pipeline, reorder, revert, split, stop, tile
 from mtmc.actions.action import Action, ActionType
@@ -12,7 +12,7 @@ from mtmc.actions.regions import members, strip_notes
 from mtmc.data.hardware import H200, Hardware
 from mtmc.errors import IllegalAction, IRError
 from mtmc.ir import cost
-from mtmc.ir.codec import structural_hash
+from mtmc.ir.codec import kernel_hash
 from mtmc.ir.program import Program
 
 ACTIONS: tuple[ActionType, ...] = cast(
@@ -128,7 +128,7 @@ def propose(
     queues = {kind: list(_by_turns(actions, program, heat)) for kind, actions in proposals.items()}
     tried: dict[str, int] = dict.fromkeys(queues, 0)
     kept: dict[str, list[Action]] = {kind: [] for kind in queues}
-    reached = {structural_hash(program)}
+    reached: set[_Change] = {(program.launch, (), ())}
 
     def fill(kind: str, room: int) -> None:
         queue = queues[kind]
@@ -147,20 +147,37 @@ def propose(
     return Candidates(tuple(actions), sum(len(queue) - tried[kind] for kind, queue in queues.items()))
 
 
-def _leads_on(program: Program, action: Action, hardware: Hardware, reached: set[str]) -> bool:
-    """True if the action is legal and gives a Program that is not in ``reached`` yet, where it is then added. A class
+def _leads_on(program: Program, action: Action, hardware: Hardware, reached: set[_Change]) -> bool:
+    """True if the action is legal and makes a change that is not in ``reached`` yet, where it is then added. A class
     is tried on its first kernels only: what one of them takes, the action does."""
     module = module_of(action)
     for region in list(_expanded(program, action))[:_TRIES]:
         try:
-            after = structural_hash(module.rewrite(program, replace(action, region=region), hardware))
+            change = _change(program, module.rewrite(program, replace(action, region=region), hardware))
         except IRError:
             continue
-        if after in reached:
+        if change in reached:
             return False
-        reached.add(after)
+        reached.add(change)
         return True
     return False
+
+
+_Change: TypeAlias = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""Launch plan, ids of the kernels that went, structural hashes of those that came."""
+
+
+def _change(before: Program, after: Program) -> _Change:
+    """What tells two next Programs apart; hashing only what differs keeps large networks quick."""
+    old, new = set(map(id, before.kernels)), set(map(id, after.kernels))
+    gone = {kernel.id: kernel_hash(before, kernel) for kernel in before.kernels if id(kernel) not in new}
+    came = {kernel.id: kernel_hash(after, kernel) for kernel in after.kernels if id(kernel) not in old}
+    same = {name for name in gone if gone[name] == came.get(name)}
+    return (
+        after.launch,
+        tuple(sorted(name for name in gone if name not in same)),
+        tuple(sorted(digest for name, digest in came.items() if name not in same)),
+    )
 
 
 def _by_turns(actions: list[Action], program: Program, heat: Mapping[str, float]) -> Iterator[Action]:

@@ -25,13 +25,13 @@ from dataclasses import dataclass, replace
 from mtmc.actions import split
 from mtmc.actions.action import Action, Value
 from mtmc.actions.regions import REGION, named, representatives, token
-from mtmc.actions.rewriting import Names, known, limited, ordered, replace_node, require, scheduled
+from mtmc.actions.rewriting import Names, form_of, known, limited, ordered, replace_node, require, scheduled
 from mtmc.data.hardware import Hardware
 from mtmc.errors import IRError
 from mtmc.ir.expr import Cast, Const, Contract, Expr, Load, Op, Reduce, Stage, free_axes, loads, substitute
-from mtmc.ir.forms import MatmulForm, match
+from mtmc.ir.forms import MatmulForm
 from mtmc.ir.forms.form import extent, stride_of
-from mtmc.ir.index import ZERO, Axis, Dim, Index, delinearize, nonnegative
+from mtmc.ir.index import ZERO, Axis, Dim, Index, contiguous_strides, delinearize, nonnegative
 from mtmc.ir.program import Buffer, Kernel, Program, Stages, Tile
 from mtmc.ir.types import DType
 
@@ -54,7 +54,7 @@ def action(region: str, mode: str, layout: str = "kept") -> Action:
 def propose(program: Program, hardware: Hardware) -> Iterator[Action]:
     for region, kernel in representatives(program):
         try:
-            form = match(program, kernel)
+            form = form_of(program, kernel)
         except IRError:
             continue
         if isinstance(form, MatmulForm) and not form.half and kernel.guard is None:
@@ -80,7 +80,7 @@ def check(program: Program, action: Action) -> None:
 def rewrite(program: Program, action: Action, hardware: Hardware) -> Program:
     check(program, action)
     kernel = program.kernel(action.region[0])
-    form = match(program, kernel)
+    form = form_of(program, kernel)
     require(isinstance(form, MatmulForm), f"{kernel.id} ({kernel.note}) is no matrix product")
     assert isinstance(form, MatmulForm)
     require(
@@ -123,7 +123,10 @@ class _Encoder:
         self.flag = self._buffer("flag", DType.I32, ())
 
     def _buffer(self, stem: str, dtype: DType, axes: tuple[Axis, ...]) -> Buffer:
-        buffer = Buffer.temp(self.names.fresh(stem), dtype, tuple(axis.extent for axis in axes))
+        shape = tuple(axis.extent for axis in axes)
+        # rows of float16 start at 16 bytes, else neither wide loads nor tensor descriptors can read them
+        padded = (*shape[:-1], (shape[-1] + 7) // 8 * 8) if dtype is DType.F16 and shape else shape
+        buffer = Buffer(self.names.fresh(stem), dtype, shape, contiguous_strides(padded))
         self.buffers.append(buffer)
         return buffer
 

@@ -21,10 +21,9 @@ from dataclasses import replace
 
 from mtmc.actions.action import Action
 from mtmc.actions.regions import REGION, named, region_of, token
-from mtmc.actions.rewriting import known, merged_lines, ordered, require, without_dead
+from mtmc.actions.rewriting import form_of, known, merged_lines, ordered, require, without_dead
 from mtmc.data.hardware import Hardware
 from mtmc.errors import IllegalAction, IRError
-from mtmc.ir import forms
 from mtmc.ir.align import align, covers, freshen, inline, is_pointwise, rename, stage_axes
 from mtmc.ir.expr import Contract, Expr, Load, Stage, loads, map_loads, walk
 from mtmc.ir.forms import Form, MatmulForm, RowForm, ScanForm
@@ -102,7 +101,8 @@ def rewrite(program: Program, action: Action, hardware: Hardware) -> Program:
             require(not stays, f"{kernel.id} replaces results of {first.id} that are needed elsewhere, too")
             replaced[kernel.id], _ = _fused(program, kernel, second, hardware)
     kernels = (replaced.get(kernel.id, kernel) for kernel in program.kernels)
-    return without_dead(ordered(replace(program, kernels=tuple(k for k in kernels if k is not None))))
+    result = ordered(replace(program, kernels=tuple(k for k in kernels if k is not None)))
+    return without_dead(result) if stays else result.pruned()
 
 
 def _fused(program: Program, first: Kernel, second: Kernel, hardware: Hardware) -> tuple[Kernel, bool]:
@@ -321,7 +321,7 @@ def _schedule(
     program: Program, first: Kernel, second: Kernel, kernel: Kernel, hardware: Hardware
 ) -> Schedule:
     """The default of the fused kernel's form, or the schedule that somebody chose for the part of that form."""
-    form = forms.match(program, kernel)
+    form = form_of(program, kernel)
     default = form.default(program, hardware)
     for part in (first, second):
         chosen = _chosen(program, part, form, hardware)
@@ -334,7 +334,7 @@ def _chosen(program: Program, part: Kernel, form: Form, hardware: Hardware) -> S
     """The schedule of a part if it is of the same form over the same loop and not just its default."""
     if not isinstance(part.impl, Tile) or part.impl.schedule.form != form.name:
         return None
-    before = forms.match(program, part)
+    before = form_of(program, part)
     if part.impl.schedule == before.default(program, hardware):
         return None
     return part.impl.schedule if _loop(before) == _loop(form) else None

@@ -19,7 +19,9 @@ from mtmc.actions.action import Action
 from mtmc.actions.rewriting import require, scheduled
 from mtmc.data.hardware import Hardware
 from mtmc.errors import IRError
-from mtmc.ir.expr import Contract, dtype_of, walk
+from mtmc.ir.expr import dtype_of
+from mtmc.ir.forms import MatmulForm, match
+from mtmc.ir.forms.form import extent, typical
 from mtmc.ir.program import Kernel, Library, Program, Stages
 from mtmc.ir.types import DType
 
@@ -67,12 +69,21 @@ def rewrite(program: Program, action: Action, hardware: Hardware) -> Program:
     return program
 
 
+SHALLOW = 32
+"""Depth of a float32 product up to which memory binds it, so that the slower arithmetic of plain tiles is free."""
+
+
 def _slow(program: Program, kernel: Kernel) -> bool:
-    """Kernels that the library certainly runs faster: products in float64, which has no tensor-core path here."""
-    if not isinstance(kernel.spec, Stages):
+    """Matrix products that the library runs faster than a plain tile: cuBLAS on float32 beats three TF32 products, which
+    is why those operands are encoded first; float64 has no tensor-core path here."""
+    try:
+        form = match(program, kernel)
+    except IRError:
         return False
-    products = (n for stage in kernel.spec.stages for n in walk(stage.body) if isinstance(n, Contract))
-    return any(dtype_of(node, program.dtype) is DType.F64 for node in products)
+    if not isinstance(form, MatmulForm) or form.half or kernel.rounding == "tf32":
+        return False
+    kinds = {dtype_of(node, program.dtype) for node in form.contracts}
+    return DType.F64 in kinds or typical(extent(form.k)) > SHALLOW
 
 
 def describe(program: Program, action: Action) -> str:

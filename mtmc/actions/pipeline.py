@@ -15,10 +15,10 @@ from dataclasses import replace
 
 from mtmc.actions.action import Action, Value
 from mtmc.actions.regions import REGION, named, representatives, token
-from mtmc.actions.rewriting import require, reschedule, schedule_of
+from mtmc.actions.rewriting import form_of, require, reschedule, schedule_of
 from mtmc.data.hardware import Hardware
 from mtmc.ir.expr import Load
-from mtmc.ir.forms import MatmulForm, match
+from mtmc.ir.forms import MatmulForm
 from mtmc.ir.index import Axis, Index
 from mtmc.ir.program import Program, Tile
 from mtmc.ir.schedule import Schedule
@@ -68,7 +68,7 @@ def rewrite(program: Program, action: Action, hardware: Hardware) -> Program:
         return reschedule(program, kernel, replace(schedule, stages=action.number("stages")))
     descriptors = bool(action.get("descriptors", False))
     if descriptors:
-        form = match(program, kernel)
+        form = form_of(program, kernel)
         assert isinstance(form, MatmulForm)
         for contract in form.contracts:
             for term in contract.terms:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 from mtmc.data.hardware import Hardware
 from mtmc.errors import IllegalAction, IRError
 from mtmc.ir.expr import Expr, Load, map_loads, rebuild
-from mtmc.ir.forms import match
+from mtmc.ir.forms import Form, match
 from mtmc.ir.index import Index, nonnegative
-from mtmc.ir.program import Buffer, Kernel, Opaque, Program, Source, Stages, Tile
+from mtmc.ir.program import Kernel, Opaque, Program, Source, Stages, Tile
 from mtmc.ir.schedule import Schedule
 
 
@@ -35,9 +36,26 @@ def schedule_of(kernel: Kernel) -> Schedule:
     return kernel.impl.schedule
 
 
+def form_of(program: Program, kernel: Kernel) -> Form:
+    """:func:`mtmc.ir.forms.match`, kept in the kernel as ``functools.cached_property`` would, for its buffers as they
+    are: a search asks for the same kernels again and again."""
+    names = (*kernel.reads, *kernel.writes, *(kernel.spec.locals if isinstance(kernel.spec, Stages) else ()))
+    buffers = tuple(program.buffer(name) for name in names)
+    kept = vars(kernel).get("_matched")
+    if kept is None or len(kept[0]) != len(buffers) or any(a is not b for a, b in zip(kept[0], buffers, strict=True)):
+        try:
+            found: Form | IRError = match(program, kernel)
+        except IRError as error:
+            found = error
+        kept = vars(kernel)["_matched"] = (buffers, found)
+    if isinstance(kept[1], IRError):
+        raise kept[1]
+    return cast(Form, kept[1])
+
+
 def scheduled(program: Program, kernel: Kernel, hardware: Hardware) -> Kernel:
     """The kernel as generated code with its form's default schedule. Raises IRError where no form fits."""
-    return replace(kernel, impl=Tile(match(program, kernel).default(program, hardware)))
+    return replace(kernel, impl=Tile(form_of(program, kernel).default(program, hardware)))
 
 
 def reschedule(program: Program, kernel: Kernel, schedule: Schedule) -> Program:
@@ -143,11 +161,7 @@ def without_dead(program: Program) -> Program:
     return replace(program, kernels=tuple(kernels)).pruned()
 
 
-def add_buffers(program: Program, buffers: Sequence[Buffer]) -> Program:
-    return replace(program, buffers=program.buffers + tuple(buffers))
-
-
 __all__ = [
-    "IRError", "Names", "add_buffers", "known", "limited", "merged_lines", "ordered", "replace_node", "require",
+    "IRError", "Names", "form_of", "known", "limited", "merged_lines", "ordered", "replace_node", "require",
     "reschedule", "schedule_of", "scheduled", "without_dead",
 ]  # fmt: skip

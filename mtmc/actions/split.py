@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 
 from mtmc.actions.action import Action
 from mtmc.actions.regions import REGION, named, representatives, token
-from mtmc.actions.rewriting import Names, known, limited, ordered, replace_node, require, scheduled
+from mtmc.actions.rewriting import Names, form_of, known, limited, ordered, replace_node, require, scheduled
 from mtmc.data.hardware import Hardware
 from mtmc.errors import IllegalAction, IRError
 from mtmc.ir.align import Places, inline, is_pointwise, rebind, stage_axes
 from mtmc.ir.expr import Const, Contract, Expr, IndexValue, Load, Op, Reduce, Stage, dtype_of, rebuild, walk
-from mtmc.ir.forms import MatmulForm, RowForm, match
+from mtmc.ir.forms import MatmulForm, RowForm
 from mtmc.ir.forms.form import extent, typical
 from mtmc.ir.index import ZERO, Axis, Index, delinearize, linearize, nonnegative
 from mtmc.ir.ops import MONOIDS
@@ -56,7 +56,7 @@ def advised(program: Program, kernel: Kernel, hardware: Hardware) -> int | None:
     """The number of parts that fills the card a few times; None where the grid already does, or for small work."""
     try:
         known(program, kernel)
-        form = match(program, kernel)
+        form = form_of(program, kernel)
     except IRError:
         return None
     if kernel.guard is not None:
@@ -86,7 +86,7 @@ def check(program: Program, action: Action) -> None:
 def rewrite(program: Program, action: Action, hardware: Hardware) -> Program:
     check(program, action)
     kernel = program.kernel(action.region[0])
-    form = match(program, kernel)
+    form = form_of(program, kernel)
     pieces = _Pieces(program)
     if isinstance(form, MatmulForm):
         _split_product(pieces, kernel, form, action.number("parts"))

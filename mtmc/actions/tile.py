@@ -16,10 +16,9 @@ from dataclasses import replace
 
 from mtmc.actions.action import Action
 from mtmc.actions.regions import REGION, named, representatives, token
-from mtmc.actions.rewriting import known, require, reschedule
+from mtmc.actions.rewriting import form_of, known, require, reschedule
 from mtmc.data.hardware import Hardware
 from mtmc.errors import IRError
-from mtmc.ir.forms import match
 from mtmc.ir.program import Program, Tile
 from mtmc.ir.schedule import Schedule
 
@@ -45,7 +44,7 @@ def propose(program: Program, hardware: Hardware) -> Iterator[Action]:
     """The form's default schedule first, then its grid of tiles."""
     for region, kernel in representatives(program):
         try:
-            form = match(program, kernel)
+            form = form_of(program, kernel)
             known(program, kernel)
         except IRError:
             continue
@@ -72,7 +71,7 @@ def check(program: Program, action: Action) -> None:
 def rewrite(program: Program, action: Action, hardware: Hardware) -> Program:
     check(program, action)
     kernel = program.kernel(action.region[0])
-    form = match(program, kernel)
+    form = form_of(program, kernel)
     default = form.default(program, hardware)
     tile = action.get("tile")
     assert isinstance(tile, tuple)

@@ -27,8 +27,13 @@ import psutil  # type: ignore[import-untyped]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Kind = Literal["done", "crash", "timeout"]
 
 POLL_SECONDS = 1.0
+START_SECONDS = 300.0
+"""Limit for a worker to import what it runs, before its first task's own time begins."""
+RETIRE_SECONDS = 10.0
+READY = "ready"
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Ending(Generic[Task, Result]):
     """How one task ended. ``result`` is there exactly when ``kind`` is ``done``."""
 
     task: Task
-    kind: Literal["done", "crash", "timeout"]
+    kind: Kind
     wall_s: float
     result: Result | None = None
     message: str = ""
@@ -57,7 +62,7 @@ def run_tasks(
         tasks: picklable values.
         function: picklable, and must not raise: an exception ends its worker and counts as a crash.
         workers: processes side by side.
-        timeout_s: wall seconds from handing over a task until its worker is killed.
+        timeout_s: wall seconds of one task until its worker is killed; the start of a worker is not counted.
         tasks_per_worker: a worker is replaced after so many tasks, since what user code leaves behind adds
             up.
 
@@ -71,7 +76,7 @@ def run_tasks(
             while queue or any(w.task is not None for w in pool):
                 for worker in [w for w in pool if w.task is None]:
                     if not queue or worker.served >= tasks_per_worker:
-                        worker.end()
+                        worker.retire()
                         pool.remove(worker)
                 while queue and sum(w.task is not None for w in pool) < workers:
                     idle = next((w for w in pool if w.task is None), None)
@@ -86,6 +91,8 @@ def run_tasks(
                             worker.end()
                             pool.remove(worker)
                         yield ending
+            while pool:
+                pool.pop().retire()
         finally:
             for worker in pool:
                 worker.end()
@@ -94,7 +101,7 @@ def run_tasks(
 def _patience(pool: list[_Worker], timeout_s: float) -> float:
     """Seconds until something must be looked at: the next deadline, or a poll for workers that died
     silently."""
-    deadlines = [w.started + timeout_s for w in pool if w.task is not None]
+    deadlines = [w.deadline(timeout_s) for w in pool if w.task is not None]
     return max(0.0, min(min(deadlines) - time.monotonic(), POLL_SECONDS))
 
 
@@ -107,6 +114,8 @@ class _Worker:
     task: Any = None
     served: int = 0
     started: float = 0.0
+    ready: bool = False
+    """It has imported everything and takes tasks."""
     connection: Connection = field(init=False)
     process: BaseProcess = field(init=False)
 
@@ -127,31 +136,35 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError):
             self.connection.send(task)
 
-    def look(self, ready: bool, timeout_s: float) -> Ending | None:
+    def deadline(self, timeout_s: float) -> float:
+        return self.started + (timeout_s if self.ready else START_SECONDS)
+
+    def look(self, readable: bool, timeout_s: float) -> Ending | None:
         """The ending of this worker's task, if it has one by now."""
         if self.task is None:
             return None
-        wall = time.monotonic() - self.started
         try:
             # A dead worker's last result may still be in the pipe.
-            if ready or (not self.process.is_alive() and self.connection.poll()):
-                return self._finish("done", wall, self.connection.recv())
+            if readable or (not self.process.is_alive() and self.connection.poll()):
+                message = self.connection.recv()
+                if self.ready:
+                    return self._finish("done", message)
+                self.ready, self.started = True, time.monotonic()
+                return None
         except (EOFError, OSError):
-            ready = True
-        if ready or not self.process.is_alive():
+            readable = True
+        if readable or not self.process.is_alive():
             self.process.join(POLL_SECONDS)
-            return self._finish("crash", wall, message=f"The worker process {self._cause()}.{self._last_words()}")
-        if wall > timeout_s:
-            message = f"It was stopped after {timeout_s:.0f} s.{self._last_words()}"
-            return self._finish("timeout", wall, message=message)
+            return self._finish("crash", message=f"The worker process {self._cause()}.{self._last_words()}")
+        if time.monotonic() > self.deadline(timeout_s):
+            what = f"It was stopped after {timeout_s:.0f} s." if self.ready else "Its worker did not start."
+            return self._finish("timeout", message=what + self._last_words())
         return None
 
-    def _finish(
-        self, kind: Literal["done", "crash", "timeout"], wall: float, result: Any = None, message: str = ""
-    ) -> Ending:
+    def _finish(self, kind: Kind, result: Any = None, message: str = "") -> Ending:
         task, self.task = self.task, None
         self.served += 1
-        return Ending(task, kind, wall, result, message)
+        return Ending(task, kind, time.monotonic() - self.started, result, message)
 
     def _cause(self) -> str:
         code = self.process.exitcode
@@ -167,24 +180,35 @@ class _Worker:
             return f" Its last words: {said.strip()[:300]}" if said else ""
         return ""
 
+    def retire(self) -> None:
+        """Let an idle worker end by itself, so that it removes its temporary files; then kill what is left."""
+        self.connection.close()
+        self.process.join(RETIRE_SECONDS)
+        self.end()
+
     def end(self) -> None:
         """Kill the process and everything it started, in other sessions too."""
         pid = self.process.pid
         assert pid is not None
-        kill_family(pid)
+        # A process that has ended is already reaped, and its number may be another's: only its group is left.
+        if self.process.exitcode is None:
+            kill_family(pid)
+        kill_group(pid)
         self.process.join(5)
         self.connection.close()
 
 
 def kill_family(pid: int) -> None:
-    """SIGKILL to a process, its descendants, and the process group that it leads (orphans of a dead
-    worker)."""
+    """SIGKILL to a process and all its descendants, in whatever session they are."""
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
-        family = [*parent.children(recursive=True), parent]
-        for process in family:
+        for process in [*parent.children(recursive=True), parent]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to the process group that a worker leads: what it left behind when it died."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -201,6 +225,7 @@ def _serve(connection: Connection, function: Callable[[Any], Any], log: str, par
         os.dup2(file.fileno(), sys.stderr.fileno())
     faulthandler.enable()
     with contextlib.suppress(EOFError, BrokenPipeError):
+        connection.send(READY)
         while True:
             connection.send(function(connection.recv()))
 

@@ -12,6 +12,7 @@ from mtmc.data.record import Record
 
 if TYPE_CHECKING:
     from mtmc.search.result import SearchResult
+    from mtmc.verify.options import JudgeOptions
 
 
 class BenchOptions(Record):
@@ -52,7 +53,6 @@ def run_problem(problem: BenchProblem, options: BenchOptions) -> dict[str, Any]:
     # Imports torch, so not at the top: the parent of the workers never needs it.
     from mtmc.search.driver import optimize_problem
     from mtmc.search.output import write_whole, written_source
-    from mtmc.verify.options import JudgeOptions
 
     started = time.monotonic()
     result = optimize_problem(
@@ -64,7 +64,7 @@ def run_problem(problem: BenchProblem, options: BenchOptions) -> dict[str, Any]:
         patience=options.patience,
         pure=options.pure,
         compile_max=options.compile_max,
-        judge_options=JudgeOptions(shared_card=options.shared_card),
+        judge_options=bench_judge(options),
         fresh=options.fresh,
         command=options.command,
     )
@@ -73,6 +73,20 @@ def run_problem(problem: BenchProblem, options: BenchOptions) -> dict[str, Any]:
         verify = shlex.join(["mtmc", "optimize", problem.path, "--check", str(target)])
         write_whole(target, written_source(result, verify))
     return row_fields(result) | {"wall_s": time.monotonic() - started}
+
+
+def bench_judge(options: BenchOptions) -> JudgeOptions:
+    """The judge of a benchmark run: steps are checked on the problem's own inputs and timed briefly, the final program
+    on every input set and for longer, so that a hundred problems cost minutes of the card and not hours."""
+    from mtmc.verify.options import JudgeOptions, TimingBudget
+
+    return JudgeOptions(
+        shared_card=options.shared_card,
+        step_sets=("seed0",),
+        step_budget=TimingBudget(seconds=0.05, max_samples=20),
+        final_budget=TimingBudget(seconds=0.25, min_samples=9, max_samples=50),
+        kernel_repeats=3,
+    )
 
 
 def row_fields(result: SearchResult) -> dict[str, Any]:

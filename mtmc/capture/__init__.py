@@ -2,5 +2,6 @@
 ``probe.py`` measures the precision that the reference really has."""
 
 from mtmc.capture.capture import capture, capture_exported, capture_module
+from mtmc.capture.probe import Probe, probe, with_rounding
 
-__all__ = ["capture", "capture_exported", "capture_module"]
+__all__ = ["Probe", "capture", "capture_exported", "capture_module", "probe", "with_rounding"]

@@ -28,21 +28,13 @@ def optimize(
         Path | None, typer.Option("--out", "-o", help="The file to write; default: <stem>_new.py here.")
     ] = None,
     steps: Annotated[int, typer.Option(min=0, help="Judged steps, at most.")] = 8,
-    seconds: Annotated[
-        float | None, typer.Option(min=1, help="Seconds of search, at most; default: no limit.")
-    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Seconds of search, at most; default: no limit.")] = None,
     policy: Annotated[str, typer.Option(help="Who chooses: heuristic, random or first.")] = "heuristic",
-    patience: Annotated[
-        int, typer.Option(min=0, help="Slower steps in a row before it goes back to the best.")
-    ] = 2,
+    patience: Annotated[int, typer.Option(min=0, help="Slower steps in a row before it goes back to the best.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the random policy.")] = 0,
     pure: Annotated[bool, typer.Option("--pure", help="Accept no library compute.")] = False,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: MTMC_DEVICE.")
-    ] = None,
-    no_compile: Annotated[
-        bool, typer.Option("--no-compile-baseline", help="Do not measure torch.compile.")
-    ] = False,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: MTMC_DEVICE.")] = None,
+    no_compile: Annotated[bool, typer.Option("--no-compile-baseline", help="Do not measure torch.compile.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what the store knows.")] = False,
     check: Annotated[
         Path | None, typer.Option(metavar="NEW", help="Only judge this file, which defines ModelNew.")
@@ -126,10 +118,15 @@ class _View:
 
     def step(self, step: Progress) -> None:
         from mtmc.report.progress import step_line
+        from mtmc.search.result import SKETCHED
 
+        if step.outcome == SKETCHED:
+            text = f"{step.index:>3}  {step.action}  judged with the next step"
+            self._console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+            return
         if step.became_best and step.speedup is not None:
             self._best = step.speedup
-        self._console.print(step_line(step, self._best))
+        self._console.print(step_line(step, self._best), soft_wrap=True)
 
     def close(self) -> None:
         self._status.stop()
@@ -147,12 +144,12 @@ def _show_end(console: Console, result: SearchResult, target: Path) -> None:
     from mtmc.report.progress import winner_line
 
     for note in (*result.problem.flags, *result.notes):
-        console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
+        console.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     if result.ms is None:
         _show_builds(console, result.best, result.hardware.target)
     if result.correct:
-        console.print(f"wrote {target}", markup=False, highlight=False)
-    console.print(winner_line(result))
+        console.print(f"wrote {target}", markup=False, highlight=False, soft_wrap=True)
+    console.print(winner_line(result), soft_wrap=True)
 
 
 def _show_builds(console: Console, evaluation: Evaluation, target: str) -> None:
@@ -163,6 +160,7 @@ def _show_builds(console: Console, evaluation: Evaluation, target: str) -> None:
             f"{build.spills} bytes spilled, {build.shared_bytes} bytes shared",
             markup=False,
             highlight=False,
+            soft_wrap=True,
         )
 
 
@@ -204,9 +202,7 @@ def _show_check(console: Console, evaluation: Evaluation, as_json: bool) -> Exit
     if as_json:
         typer.echo(evaluation.model_dump_json())
     accepted = evaluation.outcome is Outcome.ACCEPTED
-    times = (
-        f", {evaluation.ms:.4g} ms, {evaluation.speedup or 0:.2f}x eager" if evaluation.ms is not None else ""
-    )
+    times = f", {evaluation.ms:.4g} ms, {evaluation.speedup or 0:.2f}x eager" if evaluation.ms is not None else ""
     text = "accepted" + times if accepted else f"{evaluation.outcome}: {evaluation.message}"
-    console.print(text, markup=False, highlight=False)
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
     return Exit.FINE if accepted else Exit.NOTHING_FASTER

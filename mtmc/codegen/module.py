@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mtmc.codegen.library import render_calls
 from mtmc.codegen.triton.render import render_kernel
@@ -15,7 +16,9 @@ from mtmc.data.candidate import Candidate
 from mtmc.errors import CodegenError
 from mtmc.ir.index import Index
 from mtmc.ir.program import Buffer, Kernel, Library, Program, Role, Source, Stages, Tile
-from mtmc.problem.problem import Kind, Problem
+
+if TYPE_CHECKING:  # only its text and name are read here: this layer stays free of torch
+    from mtmc.problem.problem import Problem
 
 CODEGEN_VERSION = "1"
 _FREE_ABOVE = 1 << 20
@@ -117,19 +120,22 @@ class _FileRenderer:
 
     def _prelude(self, marked: bool) -> str:
         text = _TRITON_IMPORTS if self.rendered or any("triton" in s for s in self.sources) else _IMPORTS
-        if marked:
-            text += "\n\ndef _mark(kernel):\n    return None\n"
+        setup = list(self.parts.setup)
+        text += "".join(f"{line}\n" for line in setup if line.startswith(("import ", "from ")))
+        text += "".join(f"\n{line}\n" for line in setup if not line.startswith(("import ", "from ")))
         for name in self.parts.helpers:
             text += "\n" + HELPERS[name]
         for kernel in self.rendered:
             text += "\n\n" + kernel.text
         for source in self.sources:
             text += "\n\n" + source + "\n"
-        return text + "\n" + _CHECK
+        text += "\n" + _CHECK
+        # after the kernels: Triton's cache knows them by their line, and both files must share it
+        return text + ("\n\ndef _mark(kernel):\n    return None\n" if marked else "")
 
     def _file(self, marked: bool) -> str:
         docstring = f'"""{self.header.strip()}\n"""\n\n' if self.header else ""
-        if self.problem.kind is Kind.FILE:
+        if self.problem.kind == "file":
             user = UserFile.parse(self.problem.text)
             forward = self._forward(user.signature, user.arguments, marked)
             return docstring + user.render(self._prelude(marked), forward)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -25,7 +26,7 @@ from mtmc.ir.index import Axis, FloorDiv, Index, Mod, nonnegative
 from mtmc.ir.program import Kernel, Opaque, Program, Role, Stages
 
 ProgramRule: TypeAlias = Callable[[Program], Iterator[str]]
-KernelRule: TypeAlias = Callable[[Program, Kernel], Iterator[str]]
+KernelRule: TypeAlias = Callable[["_Facts", Kernel], Iterator[str]]
 
 
 def check(program: Program) -> None:
@@ -40,11 +41,33 @@ def problems(program: Program) -> Iterator[str]:
     for name, rule in PROGRAM_RULES.items():
         for problem in rule(program):
             yield f"the program breaks the rule '{name}': {problem}"
+    facts = _Facts(program)
     for kernel in program.kernels:
         for name, kernel_rule in KERNEL_RULES.items():
-            for problem in kernel_rule(program, kernel):
+            for problem in kernel_rule(facts, kernel):
                 yield f"{kernel.id} ({kernel.note}) breaks the rule '{name}': {problem}"
                 return  # what follows would only repeat it
+
+
+class _Facts:
+    """What rules about one kernel need to know about the others, found once."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.dims = sizes(program)
+        self.position = {kernel.id: number for number, kernel in enumerate(program.kernels)}
+        self.writers: dict[str, list[Kernel]] = {}
+        self.users: dict[str, list[str]] = {}
+        for kernel in program.kernels:
+            for name in dict.fromkeys(stage.target for stage in _stages(kernel)) or kernel.writes:
+                self.writers.setdefault(name, []).append(kernel)
+            for name in {*kernel.reads, *([kernel.guard] if kernel.guard else [])}:
+                self.users.setdefault(name, []).append(kernel.id)
+
+    def defined_before(self, name: str, kernel: Kernel) -> bool:
+        writers = self.writers.get(name)
+        first = self.position[writers[0].id] if writers else len(self.position)
+        return self.program.buffer(name).role is not Role.TEMP or first < self.position[kernel.id]
 
 
 # ---- the program -------------------------------------------------------------------------------------------
@@ -55,7 +78,7 @@ def _unique_names(program: Program) -> Iterator[str]:
         ("buffer", [buffer.name for buffer in program.buffers]),
         ("kernel", [kernel.id for kernel in program.kernels]),
     ):
-        for name in sorted({name for name in names if names.count(name) > 1}):
+        for name in (name for name, count in Counter(names).items() if count > 1):
             yield f"two {kind}s are called '{name}'"
 
 
@@ -87,47 +110,44 @@ PROGRAM_RULES: dict[str, ProgramRule] = {
 # ---- each kernel -------------------------------------------------------------------------------------------
 
 
-def _buffers_exist(program: Program, kernel: Kernel) -> Iterator[str]:
+def _buffers_exist(facts: _Facts, kernel: Kernel) -> Iterator[str]:
     named = [*kernel.reads, *kernel.writes, *([kernel.guard] if kernel.guard else [])]
     if isinstance(kernel.spec, Stages):
         named += kernel.spec.locals
     for name in named:
-        if name not in program.table:
+        if name not in facts.program.table:
             yield f"'{name}' is not a buffer"
 
 
-def _defined_before_use(program: Program, kernel: Kernel) -> Iterator[str]:
-    defined = {buffer.name for buffer in program.buffers if buffer.role is not Role.TEMP}
-    for earlier in program.kernels[: program.kernels.index(kernel)]:
-        defined |= set(earlier.writes)
+def _defined_before_use(facts: _Facts, kernel: Kernel) -> Iterator[str]:
     needed = [*kernel.reads, *([kernel.guard, *kernel.writes] if kernel.guard else [])]
     for name in needed:
-        if name not in defined:
+        if not facts.defined_before(name, kernel):
             yield f"'{name}' is used before a kernel writes it"
 
 
-def _writes_temporaries(program: Program, kernel: Kernel) -> Iterator[str]:
+def _writes_temporaries(facts: _Facts, kernel: Kernel) -> Iterator[str]:
     for name in kernel.writes:
-        if program.buffer(name).role is not Role.TEMP:
-            yield f"it writes '{name}', which is {program.buffer(name).role}: use an update"
+        if facts.program.buffer(name).role is not Role.TEMP:
+            yield f"it writes '{name}', which is {facts.program.buffer(name).role}: use an update"
 
 
-def _locals_stay_inside(program: Program, kernel: Kernel) -> Iterator[str]:
+def _locals_stay_inside(facts: _Facts, kernel: Kernel) -> Iterator[str]:
     inside = kernel.spec.locals if isinstance(kernel.spec, Stages) else ()
     targets = {stage.target for stage in _stages(kernel)}
     for name in inside:
-        users = [k.id for k in program.kernels if k.id != kernel.id and name in (*k.reads, k.guard)]
-        if users or name in program.live_out:
+        users = [user for user in facts.users.get(name, ()) if user != kernel.id]
+        if users or name in facts.program.live_out:
             yield f"its local '{name}' is used by {', '.join(users) or 'the results'}"
         if name not in targets or name in kernel.reads:
             yield f"its local '{name}' is read before a stage of the kernel writes it"
 
 
-def _opaque_calls(program: Program, kernel: Kernel) -> Iterator[str]:
+def _opaque_calls(facts: _Facts, kernel: Kernel) -> Iterator[str]:
     made: set[str] = set()
     for call in kernel.calls:
         for name in call.refs():
-            if name not in made and name not in program.table:
+            if name not in made and name not in facts.program.table:
                 yield f"{call.target} takes '{name}', which is neither a buffer nor an earlier result"
         made |= {name for name in call.results if name}
     if isinstance(kernel.spec, Opaque):
@@ -138,7 +158,7 @@ def _opaque_calls(program: Program, kernel: Kernel) -> Iterator[str]:
                 yield f"it exports '{name}', which none of its calls returns"
 
 
-def _axes_in_scope(program: Program, kernel: Kernel) -> Iterator[str]:
+def _axes_in_scope(facts: _Facts, kernel: Kernel) -> Iterator[str]:
     for stage in _stages(kernel):
         scope = frozenset(stage.axes)
         for name, axes in (
@@ -160,7 +180,7 @@ def _scans(expr: Expr, scope: frozenset[Axis]) -> Iterator[tuple[Scan, frozenset
         yield from _scans(child, inner)
 
 
-def _axis_names(program: Program, kernel: Kernel) -> Iterator[str]:
+def _axis_names(facts: _Facts, kernel: Kernel) -> Iterator[str]:
     known: dict[str, Axis] = {}
     for stage in _stages(kernel):
         for axis in (*stage.axes, *sorted(_bound(stage.body), key=lambda axis: axis.name)):
@@ -172,12 +192,12 @@ def _bound(expr: Expr) -> set[Axis]:
     return {axis for node in walk(expr) if isinstance(node, Reduce | Contract) for axis in node.axes}
 
 
-def _indices_fit(program: Program, kernel: Kernel) -> Iterator[str]:
+def _indices_fit(facts: _Facts, kernel: Kernel) -> Iterator[str]:
     for stage in _stages(kernel):
-        yield from _fits(program, stage.target, stage.store, bool(stage.when))
+        yield from _fits(facts.program, stage.target, stage.store, bool(stage.when))
         guarded = bool(stage.when) or any(isinstance(node, Select | Reduce) and node.when for node in walk(stage.body))
         for load in loads(stage.body):
-            yield from _fits(program, load.buffer, load.index, guarded or bool(load.when))
+            yield from _fits(facts.program, load.buffer, load.index, guarded or bool(load.when))
 
 
 def _fits(program: Program, name: str, index: tuple[Index | Expr, ...], guarded: bool) -> Iterator[str]:
@@ -192,42 +212,40 @@ def _fits(program: Program, name: str, index: tuple[Index | Expr, ...], guarded:
             yield f"index {sub} of '{name}' reaches {sub.lower} to {sub.upper} of an extent of {extent}"
 
 
-def _stores_once(program: Program, kernel: Kernel) -> Iterator[str]:
-    env = sizes(program)
+def _stores_once(facts: _Facts, kernel: Kernel) -> Iterator[str]:
     for stage in _stages(kernel):
         if stage.accumulate not in (None, "add", "max"):
             yield f"'{stage.target}' accumulates by '{stage.accumulate}'; add and max exist"
         if stage.accumulate or stage.when:
             continue
-        reached = of_map(stage.store, program.buffer(stage.target).shape, (), env)
-        if reached.at_least == reached.at_most < points(stage.axes, env):
+        reached = of_map(stage.store, facts.program.buffer(stage.target).shape, (), facts.dims)
+        if reached.at_least == reached.at_most < points(stage.axes, facts.dims):
             yield f"two points of '{stage.target}'[{', '.join(map(str, stage.store))}] write one element"
 
 
-def _stores_cover(program: Program, kernel: Kernel) -> Iterator[str]:
-    env = sizes(program)
+def _stores_cover(facts: _Facts, kernel: Kernel) -> Iterator[str]:
     for name in dict.fromkeys(stage.target for stage in _stages(kernel)):
-        writers = [k for k in program.kernels if name in k.writes or k is kernel]
+        writers = facts.writers[name]
         stages = [stage for k in writers for stage in _stages(k) if stage.target == name]
         if any(isinstance(k.spec, Opaque) for k in writers) or any(stage.accumulate for stage in stages):
             continue
-        buffer = program.buffer(name)
-        total = sum(of_map(stage.store, buffer.shape, stage.when, env).at_most for stage in stages)
-        if total < int(buffer.numel.evaluate(env)):
-            yield f"of '{name}' only {total} of {buffer.numel.evaluate(env)} elements are written"
+        buffer = facts.program.buffer(name)
+        total = sum(of_map(stage.store, buffer.shape, stage.when, facts.dims).at_most for stage in stages)
+        if total < int(buffer.numel.evaluate(facts.dims)):
+            yield f"of '{name}' only {total} of {buffer.numel.evaluate(facts.dims)} elements are written"
 
 
-def _types(program: Program, kernel: Kernel) -> Iterator[str]:
-    if kernel.guard and program.buffer(kernel.guard).numel.constant != 1:
+def _types(facts: _Facts, kernel: Kernel) -> Iterator[str]:
+    if kernel.guard and facts.program.buffer(kernel.guard).numel.constant != 1:
         yield f"its guard '{kernel.guard}' has more than one element"
     for stage in _stages(kernel):
-        target, value = program.dtype(stage.target), dtype_of(stage.body, program.dtype)
+        target, value = facts.program.dtype(stage.target), dtype_of(stage.body, facts.program.dtype)
         if value.is_float and not target.is_float:
             yield f"'{stage.target}' is {target} and its value is {value}: say how to round with a cast"
         for load in loads(stage.body):
             for sub in load.index:
-                if not isinstance(sub, Index) and not dtype_of(sub, program.dtype).is_integer:
-                    yield f"'{load.buffer}' is gathered at a {dtype_of(sub, program.dtype)}"
+                if not isinstance(sub, Index) and not dtype_of(sub, facts.program.dtype).is_integer:
+                    yield f"'{load.buffer}' is gathered at a {dtype_of(sub, facts.program.dtype)}"
 
 
 def _stages(kernel: Kernel) -> tuple[Stage, ...]:

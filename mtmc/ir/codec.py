@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, cast
 
 from mtmc.errors import IRError
@@ -46,6 +47,7 @@ _CLASSES: dict[str, type] = {
     )
 }  # fmt: skip
 _FIELDS = {cls: dataclasses.fields(cls) for cls in _CLASSES.values()}
+_KINDS = {cls: {field.name: field.type for field in known} for cls, known in _FIELDS.items()}
 _ENUMS: dict[str, Callable[[Any], Any]] = {"DType": DType, "Role": Role}
 """Fields of these annotated types are written as plain strings."""
 
@@ -69,7 +71,7 @@ def from_json(text: str) -> Program:
         nodes: list[Any] = []
         for entry in data["nodes"]:
             cls = _CLASSES[entry.pop("is")]
-            kinds = {field.name: field.type for field in _FIELDS[cls]}
+            kinds = _KINDS[cls]
             nodes.append(cls(**{name: _read(value, kinds[name], nodes) for name, value in entry.items()}))
         program = nodes[data["program"]]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -79,8 +81,7 @@ def from_json(text: str) -> Program:
     return program
 
 
-def _dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_dump = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 class _Writer:
@@ -198,8 +199,12 @@ def _program_hash(program: Program) -> str:
 
 
 def _layout(buffer: Buffer) -> str:
-    shape, strides = ("x".join(map(str, extents)) for extents in (buffer.shape, buffer.strides))
-    return f"{buffer.dtype}[{shape}|{strides}]"
+    return _layout_text(buffer.dtype, buffer.shape, buffer.strides)
+
+
+@lru_cache(maxsize=16384)
+def _layout_text(dtype: DType, shape: tuple[Index, ...], strides: tuple[Index, ...]) -> str:
+    return f"{dtype}[{'x'.join(map(str, shape))}|{'x'.join(map(str, strides))}]"
 
 
 def _form(kernel: Kernel) -> tuple[str, tuple[str, ...]]:

@@ -20,13 +20,11 @@ from mtmc.ir.expr import (
     Op,
     Reduce,
     Scan,
-    Select,
     dtype_of,
     free_axes,
-    loads,
     walk,
 )
-from mtmc.ir.footprint import Footprint, of_load, of_map, points
+from mtmc.ir.footprint import guarded_loads, of_load, of_map, points
 from mtmc.ir.forms.matmul import storage
 from mtmc.ir.index import Index
 from mtmc.ir.ops import ELEMENTWISE
@@ -102,10 +100,7 @@ def is_view(kernel: Kernel) -> bool:
 def stored_bytes(buffer: Buffer, dims: Mapping[str, int]) -> int:
     """Bytes of the buffer's distinct elements (an expanded dimension, of stride 0, holds one)."""
     layout = zip(buffer.shape, buffer.strides, strict=True)
-    return (
-        math.prod(int(extent.evaluate(dims)) for extent, stride in layout if stride.terms)
-        * buffer.dtype.bytes
-    )
+    return math.prod(int(extent.evaluate(dims)) for extent, stride in layout if stride.terms) * buffer.dtype.bytes
 
 
 def _launches(kernel: Kernel) -> int:
@@ -169,17 +164,18 @@ def _bytes_read(program: Program, kernel: Kernel, name: str, env: Mapping[str, i
     """Different parts of a buffer add up; the same part through different axes counts once."""
     buffer = program.buffer(name)
     parts: dict[tuple[object, ...], int] = {}
-    for load in _loads(kernel, name):
+    for load, _ in _loads(kernel, name):
         footprint = of_load(load, buffer.shape, env)
         ranges = tuple((sub.lower, sub.upper) for sub in load.index if isinstance(sub, Index))
         parts[(ranges, footprint.at_most)] = footprint.at_most
     return min(sum(parts.values()) * buffer.dtype.bytes, stored_bytes(buffer, env))
 
 
-def _loads(kernel: Kernel, name: str) -> Iterator[Load]:
+def _loads(kernel: Kernel, name: str) -> Iterator[tuple[Load, bool]]:
+    """Loads of a buffer with all predicates that hold around them, and whether those are all known."""
     if isinstance(kernel.spec, Stages):
         for stage in kernel.spec.stages:
-            yield from (load for load in loads(stage.body) if load.buffer == name)
+            yield from (item for item in guarded_loads(stage.body, stage.when) if item[0].buffer == name)
 
 
 # ---- opaque kernels ----------------------------------------------------------------------------------------
@@ -313,32 +309,26 @@ def floor_bytes(program: Program, dims: Mapping[str, int] | None = None) -> int:
     A lower limit by proof: constants, gathered tables and what only a predicate may reach do not count.
     """
     env = sizes(program, dims)
-    total = 0
     live = live_kernels(program)
-    for buffer in program.buffers:
-        if buffer.role in (Role.INPUT, Role.PARAMETER, Role.STATE):
-            least = max((_least_read(kernel, buffer, env) for kernel in live), default=0)
-            total += min(least * buffer.dtype.bytes, stored_bytes(buffer, env))
+    least: dict[str, int] = {}
+    for kernel in live:
+        for name in kernel.reads if kernel.guard is None else ():
+            buffer = program.buffer(name)
+            if buffer.role in (Role.INPUT, Role.PARAMETER, Role.STATE):
+                certain = min(_least_read(kernel, buffer, env) * buffer.dtype.bytes, stored_bytes(buffer, env))
+                least[name] = max(least.get(name, 0), certain)
     views = {name for kernel in live if is_view(kernel) for name in kernel.writes}
     made = {name for kernel in live for name in kernel.writes} - views
-    total += sum(stored_bytes(program.buffer(name), env) for name in sorted(program.live_out & made))
-    return total
+    return sum(least.values()) + sum(stored_bytes(program.buffer(name), env) for name in program.live_out & made)
 
 
 def _least_read(kernel: Kernel, buffer: Buffer, env: Mapping[str, int]) -> int:
     """Elements that the kernel certainly reads."""
-    if buffer.name not in kernel.reads or kernel.guard is not None:
-        return 0
     if isinstance(kernel.spec, Opaque):
         direct = {name for call in kernel.calls if not call.view for name in call.refs()} - _gathered(kernel)
         return math.prod(int(e.evaluate(env)) for e in buffer.shape) if buffer.name in direct else 0
-    found = [Footprint(0, 0)]
-    for stage in kernel.spec.stages:
-        if stage.when or any(isinstance(node, Select | Reduce) and node.when for node in walk(stage.body)):
-            continue
-        reads = (load for load in loads(stage.body) if load.buffer == buffer.name)
-        found += [of_load(load, buffer.shape, env) for load in reads]
-    return max(footprint.at_least for footprint in found)
+    found = (of_load(load, buffer.shape, env).at_least for load, known in _loads(kernel, buffer.name) if known)
+    return max(found, default=0)
 
 
 __all__ = [

@@ -7,16 +7,16 @@ group is enumerated, predicates included, which makes windows, strides, pads and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from mtmc.ir.expr import Load, Subscript, free_axes
+from mtmc.ir.expr import Expr, Load, Op, Reduce, Select, Subscript, children, free_axes
 from mtmc.ir.index import Axis, Index, linearize
 
-LARGEST_ENUMERATION = 1 << 18
+LARGEST_ENUMERATION = 1 << 20
 """Points of one group; above, the limits are those of its ranges."""
 
 
@@ -39,6 +39,30 @@ def of_load(load: Load, shape: tuple[Index, ...], dims: Mapping[str, int]) -> Fo
         return of_map(tuple(_indices(load.index)), shape, load.when, dims)
     # A gather may hit one element again and again, or never the same.
     return Footprint(0, min(points(free_axes(load), dims), math.prod(int(e.evaluate(dims)) for e in shape)))
+
+
+def guarded_loads(expr: Expr, when: tuple[Index, ...] = (), certain: bool = True) -> Iterator[tuple[Load, bool]]:
+    """All loads, each with the predicates around it added to its own; False where not all of them are
+    known."""
+    match expr:
+        case Load():
+            yield (replace(expr, when=(*expr.when, *when)) if when else expr), certain
+        case Reduce():
+            when = (*when, *expr.when)
+        case Select():
+            yield from guarded_loads(expr.then, (*when, *expr.when), certain)
+            # The complement of one predicate is a predicate; of several it is no conjunction.
+            single = len(expr.when) == 1
+            other = (-1 - expr.when[0],) if single else ()
+            yield from guarded_loads(expr.other, (*when, *other), certain and single)
+            return
+        case Op("where", (condition, *sides)):  # a kernel may load only the side that the values choose
+            yield from guarded_loads(condition, when, certain)
+            for side in sides:
+                yield from guarded_loads(side, when, False)
+            return
+    for child in children(expr):
+        yield from guarded_loads(child, when, certain)
 
 
 def _indices(subscripts: tuple[Subscript, ...]) -> Iterable[Index]:
@@ -98,7 +122,7 @@ def _group(
         reached = min(points([position.single], env), whole)
         return Footprint(reached, reached)
     domain = points(axes, env)
-    if domain <= LARGEST_ENUMERATION:
+    if domain <= LARGEST_ENUMERATION and whole <= 64 * LARGEST_ENUMERATION:
         reached = _enumerate(index, sizes, when, axes, env)
         return Footprint(reached, reached)
     ranges = math.prod(
@@ -123,7 +147,11 @@ def _enumerate(
         value = np.asarray(sub.evaluate(local))
         held &= (value >= 0) & (value < size)  # what is outside is never read
         position = position * size + value
-    return int(np.unique(position[held]).size) if index else int(held.any())
+    if not index:
+        return int(held.any())
+    reached = np.zeros(math.prod(sizes), dtype=bool)
+    reached[position[held]] = True
+    return int(np.count_nonzero(reached))
 
 
 def injective(position: Index, axes: Iterable[Axis], dims: Mapping[str, int]) -> bool:

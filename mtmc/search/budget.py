@@ -16,9 +16,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.steps < 0 or (self.seconds is not None and self.seconds <= 0):
-            raise ValueError(
-                f"a budget needs steps >= 0 and seconds > 0, got {self.steps} and {self.seconds}"
-            )
+            raise ValueError(f"a budget needs steps >= 0 and seconds > 0, got {self.steps} and {self.seconds}")
 
 
 @dataclass

@@ -22,7 +22,8 @@ from mtmc.micro.coder import Coder
 from mtmc.micro.compiler import CompilerCoder
 from mtmc.problem.problem import Problem, load_problem
 from mtmc.search.budget import Budget
-from mtmc.search.loop import SearchOptions, search
+from mtmc.search.loop import search
+from mtmc.search.options import SearchOptions
 from mtmc.search.recorder import Recorder
 from mtmc.search.rehearsal import Rehearsal
 from mtmc.search.result import Progress, SearchResult
@@ -108,9 +109,7 @@ def optimize_problem(
         JudgeError: not even the captured program could be judged.
     """
     if allow:
-        raise UsageError(
-            f"Allowing {', '.join(allow)} is not supported yet: results keep the reference's precision."
-        )
+        raise UsageError(f"Allowing {', '.join(allow)} is not supported yet: results keep the reference's precision.")
     problem = problem if isinstance(problem, Problem) else load_problem(problem)
     device = resolve(device)
     card = detect(int(device.partition(":")[2] or 0)) if is_cuda(device) else None
@@ -204,14 +203,10 @@ def check_file(problem: Problem, path: Path, *, device: str | None = None) -> Ev
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ProblemError(
-            f"The file {path} can't be read ({error}); give a file that defines ModelNew."
-        ) from None
+        raise ProblemError(f"The file {path} can't be read ({error}); give a file that defines ModelNew.") from None
     device = resolve(device)
     if not is_cuda(device) and problem.scaled(get_settings().interpret_elements).text != problem.text:
-        raise EnvironmentProblem(
-            f"Checking {path} needs a GPU: the inputs are too large for Triton's interpreter."
-        )
+        raise EnvironmentProblem(f"Checking {path} needs a GPU: the inputs are too large for Triton's interpreter.")
     options = JudgeOptions()
     with Judge(problem, options=options, pool=worker_pool(device, options)) as judge:
         return judge.evaluate(Candidate(source=source), final=True)

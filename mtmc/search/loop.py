@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import replace
 
 from mtmc.actions import catalog
 from mtmc.actions.action import Action
@@ -21,21 +20,24 @@ from mtmc.data.candidate import Candidate
 from mtmc.data.evaluation import Baselines, Evaluation, Outcome
 from mtmc.data.hardware import Hardware
 from mtmc.env import observation
-from mtmc.env.policy import Decision, Policy
+from mtmc.env.policy import Policy
 from mtmc.env.profile import estimated_times, measured_times
 from mtmc.env.region import sources
 from mtmc.env.state import Attempt, State
 from mtmc.errors import CodegenError, CoderError, IRError, JudgeError
 from mtmc.ir.codec import structural_hash
 from mtmc.ir.cost import floor_bytes, program_ms
-from mtmc.ir.program import Call, Library, Program
+from mtmc.ir.program import Program
 from mtmc.micro.coder import Coder, Feedback
 from mtmc.problem.problem import Problem
-from mtmc.search.budget import Budget, Spending
+from mtmc.search.budget import Spending
+from mtmc.search.draft import Choice, Draft
 from mtmc.search.greedy import NOT_TAKEN, Greedy, Taken
+from mtmc.search.library import LibraryTimes
 from mtmc.search.node import Node
+from mtmc.search.options import Judge, SearchOptions
 from mtmc.search.recorder import Recorder
-from mtmc.search.rehearsal import Rehearsal, follow
+from mtmc.search.rehearsal import follow
 from mtmc.search.result import SKETCHED, STOP, Progress, SearchResult
 
 CANDIDATES = 64
@@ -50,37 +52,6 @@ START = "as captured"
 """What the untouched program is called where an action line stands."""
 
 
-class Judge(Protocol):
-    """What the search needs of ``mtmc.verify``; tests and replays put their own behind it."""
-
-    def baselines(self, *, compiled: bool = True, max_autotune: bool = False) -> Baselines: ...
-
-    def evaluate(
-        self,
-        candidate: Candidate,
-        *,
-        final: bool = False,
-        floor_bytes: int | None = None,
-        estimate_ms: float | None = None,
-    ) -> Evaluation: ...
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """How to search; what changes a measurement is the judge's."""
-
-    budget: Budget = Budget()
-    patience: int = 2
-    compiled: bool = True
-    """Measure torch.compile too."""
-    pure: bool = False
-    """Accept no result that calls the library for compute."""
-    max_autotune: bool = False
-    """Measure its max-autotune mode, too."""
-    rehearsal: Rehearsal | None = None
-    """A small copy that is judged in place of the program."""
-
-
 def search(
     problem: Problem,
     *,
@@ -89,7 +60,7 @@ def search(
     judge: Judge,
     recorder: Recorder,
     hardware: Hardware,
-    options: SearchOptions = SearchOptions(),
+    options: SearchOptions,
     captured: Program | None = None,
     on_step: Callable[[Progress], None] = lambda step: None,
     on_phase: Callable[[str], None] = lambda text: None,
@@ -111,31 +82,7 @@ def search(
         JudgeError: not even the captured program could be judged.
         KeyboardInterrupt: before anything was judged.
     """
-    return _Search(problem, policy, coder, judge, recorder, hardware, options, on_step, on_phase).run(
-        captured
-    )
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """A Program on its way to be judged."""
-
-    program: Program
-    small: Program | None
-    path: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """What was decided, from what."""
-
-    action: Action
-    line: str
-    lines: list[str]
-    cut: int
-    decision: Decision
-    observation: str
-    decide_s: float
+    return _Search(problem, policy, coder, judge, recorder, hardware, options, on_step, on_phase).run(captured)
 
 
 class _Search:
@@ -162,8 +109,7 @@ class _Search:
         self.nodes: list[Node] = []
         self.history: list[Attempt] = []
         self.failed: set[tuple[str, ...]] = set()
-        self.library_ms: dict[tuple[Call, ...], float] = {}
-        """Measured times of library kernels, by the calls that they make."""
+        self.library = LibraryTimes()
         self.notes: list[str] = []
         self.careful = False
         """Judge every step on its own: a row of steps judged together was rejected."""
@@ -205,17 +151,13 @@ class _Search:
 
     def _start(self, program: Program) -> Greedy:
         """Baselines, and the captured program itself as the first judged state."""
-        self.on_phase(
-            "measuring eager and torch.compile" if self.options.compiled else "running the reference"
-        )
-        self.baselines = self.judge.baselines(
-            compiled=self.options.compiled, max_autotune=self.options.max_autotune
-        )
+        self.on_phase("measuring eager and torch.compile" if self.options.compiled else "running the reference")
+        self.baselines = self.judge.baselines(compiled=self.options.compiled, max_autotune=self.options.max_autotune)
         self.gpu_lock_s += self.baselines.gpu_lock_s
         self.on_phase("judging the program as captured")
         began = time.monotonic()
         small = self.options.rehearsal.program if self.options.rehearsal else None
-        draft = _Draft(program, small, ())
+        draft = Draft(program, small, ())
         candidate, judged = self._render(draft)
         evaluation, measured = self._judge(draft, judged)
         self.start = Node(program, candidate, evaluation, (), small)
@@ -238,8 +180,8 @@ class _Search:
     def _step(self, greedy: Greedy) -> bool:
         """Decisions until one is judged; False where the policy stopped."""
         parent = greedy.current
-        draft = _Draft(parent.program, parent.small, parent.path)
-        sketched: tuple[_Draft, _Choice] | None = None
+        draft = Draft(parent.program, parent.small, parent.path)
+        sketched: tuple[Draft, Choice] | None = None
         for number in range(DRAFTS):
             choice = self._choose(draft, parent if sketched is None else None, greedy.best)
             if choice.action.kind == STOP:
@@ -261,7 +203,7 @@ class _Search:
                 break
         return True
 
-    def _choose(self, draft: _Draft, node: Node | None, best: Node) -> _Choice:
+    def _choose(self, draft: Draft, node: Node | None, best: Node) -> Choice:
         """Propose, observe, ask the policy. ``node``: where the draft was judged."""
         began = time.monotonic()
         state, cut = self._state(draft, node, best)
@@ -269,9 +211,9 @@ class _Search:
         text = observation.render(state, lines) if self.policy.reads_text else ""
         decision = self.policy.choose(text, lines, state)
         action, line = state.actions[decision.index], lines[decision.index]
-        return _Choice(action, line, lines, cut, decision, text, time.monotonic() - began)
+        return Choice(action, line, lines, cut, decision, text, time.monotonic() - began)
 
-    def _sketch(self, draft: _Draft, choice: _Choice) -> _Draft | None:
+    def _sketch(self, draft: Draft, choice: Choice) -> Draft | None:
         """One step that is not judged on its own; None where it can't be coded."""
         began = time.monotonic()
         try:
@@ -286,10 +228,10 @@ class _Search:
         self._show(Progress(len(self.progress), choice.line, SKETCHED, measured=False, became_current=True))
         return after
 
-    def _attempt(self, greedy: Greedy, draft: _Draft, choice: _Choice, feedback: list[Feedback]) -> bool:
+    def _attempt(self, greedy: Greedy, draft: Draft, choice: Choice, feedback: list[Feedback]) -> bool:
         """Code and judge one action once, record it, move on; True where it was accepted."""
         began = time.monotonic()
-        after: _Draft | None = None
+        after: Draft | None = None
         judged: Candidate | None = None
         node: Node | None = None
         measured = False
@@ -334,7 +276,7 @@ class _Search:
         node, evaluation = greedy.best, greedy.best.evaluation
         for node in {n.candidate.key: n for n in (greedy.best, *ranked, *start) if n.accepted}.values():
             self.on_phase("final check of the best program")
-            _, judged = self._render(_Draft(node.program, node.small, node.path))
+            _, judged = self._render(Draft(node.program, node.small, node.path))
             evaluation = self._evaluate(node.program, judged, final=True)
             self.recorder.final(judged.source, evaluation)
             if evaluation.outcome is Outcome.ACCEPTED:
@@ -378,7 +320,7 @@ class _Search:
 
     # ---- small parts
 
-    def _state(self, draft: _Draft, node: Node | None, best: Node) -> tuple[State, int]:
+    def _state(self, draft: Draft, node: Node | None, best: Node) -> tuple[State, int]:
         """What the policy decides on, and how many legal actions the quota cut. ``node``: where it was
         judged."""
         program = draft.program
@@ -389,14 +331,12 @@ class _Search:
         eager = self.baselines.eager
         return replace(
             state,
-            actions=tuple(
-                action for action in found.actions if self._mask(program, action) not in self.failed
-            ),
+            actions=tuple(action for action in found.actions if self._mask(program, action) not in self.failed),
             step=len(self.progress),
             steps_left=self.spending.steps_left,
             seconds_left=self.spending.seconds_left,
             measured=measured is not None,
-            library_ms=self._library_ms(program) if measured else {},
+            library_ms=self.library.of(program) if measured else {},
             ms=_finite(node.cost_ms) if node else None,
             best_ms=_finite(best.cost_ms),
             eager_ms=eager.median_ms if eager else None,
@@ -404,12 +344,12 @@ class _Search:
             sources=sources(program, node.candidate if node else None, self.problem.text),
         ), found.cut
 
-    def _rewrite(self, draft: _Draft, choice: _Choice, feedback: list[Feedback]) -> _Draft:
+    def _rewrite(self, draft: Draft, choice: Choice, feedback: list[Feedback]) -> Draft:
         program = self.coder.rewrite(draft.program, choice.action, feedback)
         small = follow(draft.small, choice.action, program, self.hardware) if draft.small else None
-        return _Draft(program, small, (*draft.path, choice.line))
+        return Draft(program, small, (*draft.path, choice.line))
 
-    def _render(self, draft: _Draft) -> tuple[Candidate, Candidate]:
+    def _render(self, draft: Draft) -> tuple[Candidate, Candidate]:
         """The file for the user, and the one that is judged: another only where a small copy runs instead."""
         candidate = codegen.render(draft.program, self.problem)
         if draft.small is None or self.options.rehearsal is None:
@@ -418,9 +358,9 @@ class _Search:
 
     def _record(
         self,
-        draft: _Draft,
-        choice: _Choice,
-        after: _Draft | None = None,
+        draft: Draft,
+        choice: Choice,
+        after: Draft | None = None,
         judged: Candidate | None = None,
         evaluation: Evaluation | None = None,
         measured: bool = False,
@@ -451,7 +391,7 @@ class _Search:
         kernels = [structural_hash(kernel, program) for kernel in named]
         return (str(action), *(kernels or [structural_hash(program)]))
 
-    def _judge(self, draft: _Draft, judged: Candidate) -> tuple[Evaluation, bool]:
+    def _judge(self, draft: Draft, judged: Candidate) -> tuple[Evaluation, bool]:
         """The verdict, and whether it was measured now: equal candidates are not measured twice."""
         known = self.recorder.lookup(judged.source)
         if known is not None:
@@ -470,40 +410,11 @@ class _Search:
     def _keep(self, node: Node) -> None:
         if node.accepted:
             self.nodes.append(node)
-        times = measured_times(node.program, node.evaluation) or {}
-        for kernel in node.program.kernels:
-            if isinstance(kernel.impl, Library) and kernel.id in times:
-                known = self.library_ms.get(kernel.calls, math.inf)
-                self.library_ms[kernel.calls] = min(times[kernel.id], known)
-
-    def _library_ms(self, program: Program) -> dict[str, float]:
-        """Kernel id to what the library took for the same calls, for generated kernels that it could run
-        too."""
-        found: dict[str, float] = {}
-        for kernel in program.kernels:
-            if (
-                not isinstance(kernel.impl, Library)
-                and (ms := covered(kernel.calls, self.library_ms)) is not None
-            ):
-                found[kernel.id] = ms
-        return found
+        self.library.learn(node.program, measured_times(node.program, node.evaluation) or {})
 
     def _show(self, step: Progress) -> None:
         self.progress.append(step)
         self.on_step(step)
-
-
-def covered(calls: tuple[Call, ...], times: Mapping[tuple[Call, ...], float]) -> float | None:
-    """The time of a row of calls put together from rows whose times are known; None where some call is
-    not."""
-    total, at = 0.0, 0
-    while at < len(calls):
-        part = next((row for row in times if row and row == calls[at : at + len(row)]), None)
-        if part is None:
-            return None
-        total += times[part]
-        at += len(part)
-    return total if calls else None
 
 
 def _finite(ms: float) -> float | None:

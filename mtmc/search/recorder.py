@@ -91,9 +91,7 @@ class Recorder:
     def key(self, source: str, final: bool = False) -> str:
         """The key of a measurement of ``source`` on this problem, card and protocol."""
         protocol = {**self.protocol, "final": final}
-        return measure_key(
-            source, self.problem.key, self.hardware, self.libraries, self.versions.judge, protocol
-        )
+        return measure_key(source, self.problem.key, self.hardware, self.libraries, self.versions.judge, protocol)
 
     def lookup(self, source: str) -> Evaluation | None:
         """The verdict on an equal candidate, of this search or (unless ``fresh``) of an earlier one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -59,6 +60,7 @@ def compiled(
 
     card = _Card(lock_path)
     started = time.perf_counter()
+    inputs: list[Any] = []
     patches = list_mode_options(mode) if mode != "default" else {}
 
     def backend(graph: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
@@ -79,9 +81,13 @@ def compiled(
         with torch.no_grad():
             call(*inputs)
         card.take()  # an empty graph never calls the backend
-        torch.cuda.synchronize()
     finally:
+        inputs = []
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
         card.give()
+    gc.collect()
+    gc.freeze()  # the compiler's modules, see roles.create
     return Compiled(call, time.perf_counter() - started, card.seconds)
 
 

@@ -93,7 +93,19 @@ def compile_kernel(function: Any, signature: KernelSignature, capability: int) -
     arguments = {p.name: values[p.name] for p in function.params if p.name in values}
     bound, specialization, options = binder(**arguments, **kwargs)
     options, types, constexprs, attrs = function._pack_args(backend, kwargs, bound, specialization, options)
-    return triton.compile(ASTSource(function, types, constexprs, attrs), target=target, options=options.__dict__)
+    compiled = triton.compile(ASTSource(function, types, constexprs, attrs), target=target, options=options.__dict__)
+    _build_launcher(compiled)
+    return compiled
+
+
+def _build_launcher(compiled: Any) -> None:
+    """Triton compiles a C launcher for every signature at the first launch, half a second that the card would wait for;
+    doing it here leaves it in Triton's cache."""
+    import torch
+    from triton.runtime import driver
+
+    if torch.cuda.is_available():
+        driver.active.launcher_cls(compiled.src, compiled.metadata)
 
 
 class _Pointer:

@@ -135,6 +135,8 @@ class Child:
         self._inputs = {k: v for k, v in self._inputs.items() if k in keep}
         self._slots = {k: v for k, v in self._slots.items() if k in keep}
         self._exporter.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def start_clock(self, keys: list[str]) -> None:
         """Time the forward over these inputs in turn."""

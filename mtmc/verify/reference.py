@@ -106,6 +106,7 @@ class Reference:
             self._trim()
             result = self._results[name] = self._computed(name)
             self._sizes[name] = bytes_of(result.inputs), bytes_of(result.outputs)
+            _collect(self.device)  # the candidate needs what the oracle used
         found: list[torch.Tensor] = []
         spec = [wire.encode(x, found) for x in result.inputs]
         return {
@@ -206,6 +207,8 @@ class Reference:
 
     def release(self, keep_bytes: int, keep_module: bool) -> None:
         """Give memory back: what timing used, results beyond ``keep_bytes``, and a large module if it may go."""
+        if self._clocks:
+            self._snapshot.restore()  # the last timed run left its updates behind
         self._clocks.clear()
         self._trim(keep=keep_bytes)
         # A compiled variant holds on to the module, which therefore stays.

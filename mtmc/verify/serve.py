@@ -12,10 +12,13 @@ import os
 import resource
 import signal
 import sys
+import sysconfig
 import threading
 import traceback
 from pathlib import Path
 from typing import Any
+
+from mtmc.verify import messages
 
 STICKY = (
     "CUDA error",
@@ -26,6 +29,8 @@ STICKY = (
 )
 """Texts of errors after which a CUDA context is of no further use."""
 PR_SET_PDEATHSIG = 1
+LIBRARY = (str(Path(__file__).parent.parent), sysconfig.get_path("stdlib"), "<")
+"""Where files are that are nobody's program: mtmc itself, Python's library, code without a file."""
 
 
 def main(arguments: list[str]) -> None:
@@ -34,8 +39,8 @@ def main(arguments: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if int(memory):
         resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
-    # Roles import torch; the imports below cost seconds and are paid once a process.
-    from mtmc.verify import roles, wire
+    # Importing the role imports torch, which costs seconds and is paid once a process.
+    from mtmc.verify import roles
 
     served = roles.create(role, device, Path(folder))
     incoming = os.fdopen(int(requests), "rb", buffering=0)
@@ -43,13 +48,13 @@ def main(arguments: list[str]) -> None:
     reply_to = int(replies)
 
     def answer(message: dict[str, Any]) -> None:
-        data = wire.dumps(message)
+        data = messages.dumps(message)
         while data:
             data = data[write(reply_to, data) :]
 
     answer({"ready": os.getpid()})
     for line in _lines(incoming):
-        request = wire.loads(line)
+        request = messages.loads(line)
         try:
             value = getattr(served, request["call"])(**request["with"])
             message = {"id": request["id"], "value": value}
@@ -70,10 +75,8 @@ def _lines(stream: Any) -> Any:
 
 
 def _described(error: BaseException, call: str) -> dict[str, Any]:
-    import torch
-
     text = str(error).strip() or type(error).__name__
-    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in text:
         kind = "oom"
     elif isinstance(error, RuntimeError) and any(mark in text for mark in STICKY):
         kind = "sticky"
@@ -81,11 +84,7 @@ def _described(error: BaseException, call: str) -> dict[str, Any]:
         kind = "error"
     frames = traceback.extract_tb(error.__traceback__)
     # The innermost frame in the candidate's or the problem's own file is where an engineer looks.
-    own = [
-        f
-        for f in frames
-        if "/candidate_" in f.filename or "/mtmc/" not in f.filename and "site-packages" not in f.filename
-    ]
+    own = [f for f in frames if not f.filename.startswith(LIBRARY) and "site-packages" not in f.filename]
     at = f"line {own[-1].lineno}: `{(own[-1].line or '').strip()}`" if own else ""
     described = {"kind": kind, "type": type(error).__name__, "text": text[:4000], "at": at, "call": call}
     traceback.clear_frames(error.__traceback__)  # frames pin tensors

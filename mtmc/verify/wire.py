@@ -1,31 +1,16 @@
-"""Messages between parent and children: one JSON line each, never a pickle.
+"""Trees of inputs and outputs as data: a *spec* of plain JSON in which each tensor is its position in a list.
 
-The child that runs a candidate may send anything, so whatever it sends is parsed as data. Trees of inputs and outputs
-become a *spec* of plain JSON in which each tensor is its position in a list that travels separately.
+The list of tensors travels separately, see ``transport``. Nothing is ever pickled: the child that runs a candidate may
+send anything, so whatever it sends is parsed as data.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-
-MAX_LINE = 1 << 26
-"""Bytes of the largest message that is read."""
-
-
-def dumps(message: Mapping[str, Any]) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-
-def loads(line: bytes) -> dict[str, Any]:
-    message = json.loads(line)
-    if not isinstance(message, dict):
-        raise ValueError("a message is a JSON object")
-    return message
 
 
 def encode(tree: Any, found: list[torch.Tensor]) -> Any:

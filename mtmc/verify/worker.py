@@ -22,7 +22,7 @@ from typing import Any, Literal
 import mtmc
 from mtmc.errors import JudgeError
 from mtmc.log import get_logger
-from mtmc.verify import wire
+from mtmc.verify import messages
 
 log = get_logger("verify")
 
@@ -139,7 +139,7 @@ class Worker:
         self._number += 1
         self._busy = method
         try:
-            self._send(wire.dumps({"id": self._number, "call": method, "with": arguments}))
+            self._send(messages.dumps({"id": self._number, "call": method, "with": arguments}))
         except BaseException:
             self.kill()
             raise
@@ -222,12 +222,12 @@ class Worker:
             if not readable:
                 raise Fault("timeout", f"no answer within {timeout_s:g} s", call=method)
             chunk = os.read(self._from, 1 << 16)
-            if not chunk or len(self._pending) > wire.MAX_LINE:
+            if not chunk or len(self._pending) > messages.MAX_LINE:
                 raise Fault("crash", self._last_words(), call=method)
             self._pending += chunk
         line, _, self._pending = self._pending.partition(b"\n")
         try:
-            return wire.loads(line)
+            return messages.loads(line)
         except ValueError:
             raise Fault("crash", "the child sent something that is not an answer", call=method) from None
 

@@ -88,10 +88,12 @@ def itself(text: str) -> Candidate:
 def brief(e: Any) -> dict[str, Any]:
     return {
         "outcome": e.outcome, "message": e.message, "stage": e.stage, "flags": e.flags, "ms": e.ms,
-        "eager_ms": e.reference_timing and e.reference_timing.median_ms, "samples": e.timing and len(e.timing.samples_ms),
-        "spread": e.timing and round(e.timing.spread, 4), "host_ms": e.timing and e.timing.host_ms,
-        "compiled_ms": e.compiled_timing and e.compiled_timing.median_ms, "kernels": [k.model_dump() for k in e.kernels],
-        "builds": [b.model_dump() for b in e.builds], "judge_s": e.judge_s, "lock_s": e.gpu_lock_s, "build_s": e.build_s,
+        "eager_ms": e.reference_timing and e.reference_timing.median_ms,
+        "compiled_ms": e.compiled_timing and e.compiled_timing.median_ms,
+        "samples": e.timing and len(e.timing.samples_ms), "spread": e.timing and round(e.timing.spread, 4),
+        "host_ms": e.timing and e.timing.host_ms, "kernels": [k.model_dump() for k in e.kernels],
+        "builds": [b.model_dump() for b in e.builds],
+        "judge_s": e.judge_s, "lock_s": e.gpu_lock_s, "build_s": e.build_s,
         "errors": [(x.input_set, x.output, x.norm, x.reference_norm, x.ok) for x in e.errors][:6],
     }  # fmt: skip
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from mtmc.codegen.triton.emit import Emitter, FileParts, TileVar, bare, identifier, wrapped
 from mtmc.codegen.triton.kernel import KernelFrame, Launch, RenderedKernel, full_tiles, text_of
 from mtmc.codegen.triton.ops import POINTER_TYPE, TL_DTYPE
-from mtmc.errors import CodegenError
+from mtmc.errors import CodegenError, IRError
 from mtmc.ir.expr import Contract, Expr, Load, children, dtype_of
-from mtmc.ir.forms.form import extent
-from mtmc.ir.forms.matmul import MatmulForm, storage
-from mtmc.ir.index import Axis, Index, delinearize
+from mtmc.ir.forms.matmul import SHARED, MatmulForm, storage
+from mtmc.ir.index import Axis, Index
 from mtmc.ir.program import Kernel, Program
 from mtmc.ir.types import DType
 
@@ -88,9 +87,9 @@ class _Side:
         return self._rounded(text, kind)
 
     def _through_descriptor(self, expr: Expr, kind: DType) -> str:
-        found = self.owner.descriptor(expr, kind, self.own)
+        found = self.owner.descriptor(expr, kind, self.left)
         places = {
-            self.owner.b: "batch",
+            self.owner.b: "batch.to(tl.int32)" if self.owner.frame.wide else "batch",
             self.own: f"tile_{self.own.name} * B{self.own.name.upper()}",
             self.owner.k: "start",
         }
@@ -120,13 +119,9 @@ class _MatmulRenderer:
         self.frame = KernelFrame(program, kernel, parts)
         self.program, self.kernel, self.form, self.parts = program, kernel, form, parts
         self.tile_m, self.tile_n, self.tile_k = self.frame.schedule.tile
-        self.b, self.m = Axis("batch", extent(form.batch)), Axis("m", extent(form.m))
-        self.n, self.k = Axis("n", extent(form.n)), Axis("k", extent(form.k))
-        self.point: dict[Axis, Index] = {}
-        for axes, flat in ((form.batch, self.b), (form.m, self.m), (form.n, self.n), (form.k, self.k)):
-            if axes:
-                places = delinearize(Index.of(flat), [axis.extent for axis in axes])
-                self.point.update(zip(axes, places, strict=True))
+        self.b, self.m, self.n, self.k = form.flat.values()
+        self.point = form.point
+        self.separate = form.separate(self.frame.schedule)
         self.k_tail = not full_tiles(self.k.extent, self.tile_k)
         self.accumulators = [f"acc{number or ''}" for number in range(len(form.contracts))]
         self.frame.names.update(
@@ -134,7 +129,7 @@ class _MatmulRenderer:
         )
         self.frame.names.update(["m_mask", "n_mask", "k_mask", *self.accumulators])
         self._check()
-        self.descriptors: dict[tuple[Expr, Axis], _Descriptor] = {}
+        self.descriptors: dict[tuple[Expr, bool], _Descriptor] = {}
 
     def render(self) -> RenderedKernel:
         frame, schedule = self.frame, self.frame.schedule
@@ -142,7 +137,9 @@ class _MatmulRenderer:
         if schedule.persistent:
             self.parts.setup[_SMS] = None
             grid = f"min({tiles}, SMS)"
-            with frame.body.indent(f"for tile in range(tl.program_id(0), {tiles}, tl.num_programs(0)):"):
+            walk = f"(tl.program_id(0), {tiles}, tl.num_programs(0)"
+            loop = f"tl.range{walk}, flatten=True)" if self._flatten() else f"range{walk})"
+            with frame.body.indent(f"for tile in {loop}:"):
                 self._one_tile("tile")
         else:
             grid = tiles
@@ -159,11 +156,12 @@ class _MatmulRenderer:
         before = tuple(found.make for found in made)
         return frame.finish(Launch((grid,), constexprs, tuple(extra), before, tuple(without)), comment)
 
-    @property
-    def separate(self) -> bool:
-        """The large product of a split contraction is added outside of the tensor core, whose accumulator truncates;
-        its corrections, and single products of half operands, are too coarse for that to matter."""
-        return self.frame.schedule.separate and self.form.half and len(self.form.contracts) > 1
+    def _flatten(self) -> bool:
+        """Whether the loops over tiles and over k become one, so that the next tile is fetched during an epilogue:
+        its buffer then lives beside the pipeline's."""
+        schedule = self.frame.schedule
+        needed = self.form.shared_bytes(self.program, schedule) + 4 * self.tile_m * self.tile_n
+        return self.form.half and needed + 2048 <= SHARED
 
     # -- one tile of the output ---------------------------------------------------------------------------
     def _one_tile(self, program: str) -> None:
@@ -292,54 +290,30 @@ class _MatmulRenderer:
         if any(block < 16 or block & (block - 1) for block in self.frame.schedule.tile):
             raise CodegenError(f"{kernel.id}: tiles of a product are powers of two from 16 up")
 
-    def descriptor(self, expr: Expr, kind: DType, own: Axis) -> _Descriptor:
+    def descriptor(self, expr: Expr, kind: DType, left: bool) -> _Descriptor:
         """The tensor map of an operand; CodegenError where it is no plain matrix that a descriptor can describe."""
-        if (expr, own) in self.descriptors:
-            return self.descriptors[expr, own]
+        if (expr, left) in self.descriptors:
+            return self.descriptors[expr, left]
         where = f"{self.kernel.id} ({self.kernel.note})"
-        if not isinstance(expr, Load) or expr.when or self.program.dtype(expr.buffer) is not kind:
-            raise CodegenError(f"{where}: a computed operand cannot come through a tensor descriptor; store it first")
-        subscripts = tuple(sub for sub in expr.index if isinstance(sub, Index))
-        if len(subscripts) < len(expr.index):
-            raise CodegenError(f"{where}: a gather of '{expr.buffer}' cannot come through a tensor descriptor")
-        offset = self.program.buffer(expr.buffer).offset(subscripts).substitute(self.point)
-        strides = _strides(offset, (self.b, own, self.k))
-        if (
-            strides is None
-            or not {own, self.k} <= set(strides)
-            or 1 not in (strides[own].constant, strides[self.k].constant)
-        ):
-            raise CodegenError(
-                f"{where}: '{expr.buffer}' at {offset} is no matrix with a contiguous side; use pointers"
-            )
-        slow, fast = (own, self.k) if strides[self.k].constant == 1 else (self.k, own)
-        axes = (self.b, slow, fast) if self.b in strides else (slow, fast)
-        if any((strides[axis] * kind.bytes % 16).constant != 0 for axis in axes[:-1]):
-            raise CodegenError(f"{where}: rows of '{expr.buffer}' do not start at multiples of 16 bytes; use pointers")
+        try:
+            strides = self.form.matrix(self.program, expr, left)
+        except IRError as error:
+            raise CodegenError(f"{where}: {error}; use pointers") from error
+        assert isinstance(expr, Load)
+        if self.program.dtype(expr.buffer) is not kind:
+            raise CodegenError(f"{where}: '{expr.buffer}' would have to be widened on the way in; use pointers")
+        own = self.m if left else self.n
+        slow, fast = (own, self.k) if strides["k"].constant == 1 else (self.k, own)
+        axes = (self.b, slow, fast) if "batch" in strides else (slow, fast)
         sizes = {self.b: 1, self.m: self.tile_m, self.n: self.tile_n, self.k: self.tile_k}
-        name = self.names_of_descriptor(expr.buffer)
-        block = tuple(sizes[axis] for axis in axes)
-        made = _Descriptor(name, expr.buffer, axes, tuple(strides[axis] for axis in axes), block, kind)
-        self.parts.setup[_DESCRIPTOR] = None
-        self.descriptors[expr, own] = made
-        return made
-
-    def names_of_descriptor(self, buffer: str) -> str:
+        base = f"{identifier(expr.buffer)}_desc"
         taken = {found.name for found in self.descriptors.values()}
-        base = f"{identifier(buffer)}_desc"
-        return next(name for name in (base, f"{base}_1", f"{base}_2") if name not in taken)
-
-
-def _strides(offset: Index, axes: tuple[Axis, ...]) -> dict[Axis, Index] | None:
-    """Stride of each axis in an offset that is linear in them and starts at zero; None for any other."""
-    found: dict[Axis, Index] = {}
-    for mono, coef in offset.terms:
-        inside = [atom for atom in mono if atom in axes]
-        rest = Index(((tuple(atom for atom in mono if atom not in axes), coef),))
-        if len(inside) != 1 or rest.axes or not isinstance(inside[0], Axis):
-            return None
-        found[inside[0]] = found.get(inside[0], Index()) + rest
-    return found
+        name = next(name for name in (base, *(f"{base}_{n}" for n in range(1, 9))) if name not in taken)
+        block = tuple(sizes[axis] for axis in axes)
+        made = _Descriptor(name, expr.buffer, axes, tuple(strides[a.name] for a in axes), block, kind)
+        self.parts.setup[_DESCRIPTOR] = None
+        self.descriptors[expr, left] = made
+        return made
 
 
 def _outside(expr: Expr) -> set[str]:

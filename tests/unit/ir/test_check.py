@@ -149,7 +149,7 @@ def test_sound_programs_pass() -> None:
         assert list(problems(sound)) == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(programs())
 def test_random_programs_keep_the_rules(example: Program) -> None:
     check(example)

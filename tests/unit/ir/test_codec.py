@@ -50,7 +50,7 @@ def program(*kernels: Kernel, outputs: tuple[str, ...] = ("y",)) -> Program:
     return Program((*given, *map(vector, names)), kernels, outputs)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(programs())
 def test_round_trip(example: Program) -> None:
     text = to_json(example)
@@ -148,7 +148,7 @@ def _walk(stage: Stage) -> list[object]:
     return list(walk(stage.body))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(programs())
 def test_hash_does_not_see_names(example: Program) -> None:
     other = renamed(example)

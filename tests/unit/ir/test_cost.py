@@ -339,6 +339,17 @@ def test_the_floor_counts_only_what_is_certainly_read() -> None:
     assert floor_bytes(sliced) == 200 + 200
     some = Select((I(i) - 25,), load("x", i), Const(0.0, DType.F32))
     half = one(buffer("x", (100,), Role.INPUT), buffer("y", (50,)), stages=(at((i,), "y", some),))
-    assert floor_bytes(half) == 200
+    assert floor_bytes(half) == 25 * 4 + 200
+    both = Select((I(i) - 25, 40 - I(i)), Const(0.0, DType.F32), load("x", i))
+    unknown = one(buffer("x", (100,), Role.INPUT), buffer("y", (50,)), stages=(at((i,), "y", both),))
+    assert floor_bytes(unknown) == 200  # the complement of two predicates is not followed
+    assert cost(unknown).bytes_read == 200
+    mask = Op("where", (Op("lt", (load("c", i), Const(0.0, DType.F32))), load("x", i), Const(0.0, DType.F32)))
+    chosen = one(
+        buffer("x", (50,), Role.INPUT), buffer("c", (50,), Role.INPUT), buffer("y", (50,)),
+        stages=(at((i,), "y", mask),),
+    )  # fmt: skip
+    assert floor_bytes(chosen) == 200 + 200  # the condition and the result
+    assert cost(chosen).bytes_read == 400
     expanded = replace(sliced.buffers[0], shape=(I(100),), strides=(I(0),))
     assert floor_bytes(replace(sliced, buffers=(expanded, sliced.buffers[1]))) == 4 + 200

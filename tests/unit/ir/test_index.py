@@ -79,13 +79,13 @@ def holds(index: Index, text: str, sizes: dict[str, int]) -> None:
             assert wanted >= 0, (str(index), env)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(expressions())
 def test_simplification_keeps_every_value(case: tuple[Index, str, dict[str, int]]) -> None:
     holds(*case)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(expressions(dynamic=True))
 def test_simplification_keeps_every_value_with_a_dim(case: tuple[Index, str, dict[str, int]]) -> None:
     holds(*case)

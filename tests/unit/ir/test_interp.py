@@ -331,7 +331,7 @@ def test_declared_dims_come_from_shapes_or_by_name() -> None:
         run(program, {"x": RNG.standard_normal((3, 2)), "B": 2})
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(programs())
 def test_every_random_program_runs_and_the_two_precisions_agree(program: Program) -> None:
     inputs = values(program, seed=1)

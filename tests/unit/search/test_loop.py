@@ -19,7 +19,8 @@ from mtmc.ir.codec import from_json
 from mtmc.micro.compiler import CompilerCoder
 from mtmc.micro.scripted import ScriptedCoder
 from mtmc.search.budget import Budget
-from mtmc.search.loop import START, SearchOptions, search
+from mtmc.search.loop import START, search
+from mtmc.search.options import SearchOptions
 from mtmc.search.recorder import Recorder
 from mtmc.search.result import SKETCHED, STOP, Progress, SearchResult
 from mtmc.store.store import Store
