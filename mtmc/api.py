@@ -23,7 +23,7 @@ import torch
 from mtmc.data.step import content_hash, library_versions
 from mtmc.errors import EnvironmentProblem, StoreError, UsageError
 from mtmc.ir.codec import from_json, to_json
-from mtmc.ir.program import Buffer, Program, Role
+from mtmc.ir.program import Buffer, Library, Program, Role
 from mtmc.log import get_logger
 from mtmc.problem.module import save_module
 from mtmc.problem.tree import bytes_of, tensors
@@ -167,12 +167,11 @@ class _Guard:
     """What the generated kernels were made for, checked on every call."""
 
     def __init__(self, program: Program) -> None:
+        self.launches = any(not isinstance(kernel.impl, Library) for kernel in program.kernels)
         used = {name for kernel in program.kernels for name in kernel.depends} | set(program.live_out)
         self.inputs = {int(b.source): b for b in program.buffers if b.role is Role.INPUT}
         self.state = [
-            (b.source, _dtype(b))
-            for b in program.buffers
-            if b.role in (Role.PARAMETER, Role.STATE) and b.name in used
+            (b.source, _dtype(b)) for b in program.buffers if b.role in (Role.PARAMETER, Role.STATE) and b.name in used
         ]
         self.fixed = dict(program.fixed_arguments)
 
@@ -181,8 +180,6 @@ class _Guard:
         expected = len(self.inputs) + len(self.fixed)
         if len(args) != expected:
             return f"it takes {expected} arguments and got {len(args)}"
-        if torch.is_autocast_enabled():
-            return "autocast would change the precision of its operations"
         sizes: dict[str, int] = {}
         device: torch.device | None = None
         for position, buffer in self.inputs.items():
@@ -194,6 +191,10 @@ class _Guard:
             device = device or given.device
             if given.device != device:
                 return f"argument {position} is on {given.device}, another one on {device}"
+        if device is not None and device.type == "cpu" and self.launches and not _interpreted():
+            return "the arguments are on the CPU, and the kernels need a GPU"
+        if device is not None and torch.is_autocast_enabled(device.type):
+            return "autocast would change the precision of its operations"
         for position, value in self.fixed.items():
             if args[position] != value:
                 return f"argument {position} was {value!r} and is now {args[position]!r}"
@@ -209,6 +210,13 @@ class _Guard:
             if gradients and tensor.requires_grad:
                 return "gradients are recorded, which the kernels do not compute; use torch.no_grad()"
         return None
+
+
+def _interpreted() -> bool:
+    """Whether Triton runs kernels on the CPU in this process (``TRITON_INTERPRET=1``)."""
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
 
 
 def _mismatch(buffer: Buffer, given: torch.Tensor, sizes: dict[str, int]) -> str | None:
@@ -302,21 +310,15 @@ def load_optimized(
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
         known = fields["format"] == FORMAT
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"The file {path} can't be read as an optimised module ({error}); save it again."
-        ) from None
+        raise UsageError(f"The file {path} can't be read as an optimised module ({error}); save it again.") from None
     if not known:
-        raise UsageError(
-            f"The file {path} has format {fields['format']}, this mtmc reads {FORMAT}; optimise again."
-        )
+        raise UsageError(f"The file {path} has format {fields['format']}, this mtmc reads {FORMAT}; optimise again.")
     program = from_json(fields["program"])
     _check_state(module, program)
     module.train(fields["training"])
     report = fields["report"]
     kept = Report(**{**report, "actions": tuple(report["actions"]), "notes": tuple(report["notes"])})
-    return OptimizedModule(
-        module, program, fields["source"], kept, on_unsupported or fields["on_unsupported"]
-    )
+    return OptimizedModule(module, program, fields["source"], kept, on_unsupported or fields["on_unsupported"])
 
 
 def _check_state(module: torch.nn.Module, program: Program) -> None:
@@ -326,9 +328,7 @@ def _check_state(module: torch.nn.Module, program: Program) -> None:
             continue
         tensor = given.get(buffer.source)
         if tensor is None:
-            raise UsageError(
-                f"{type(module).__name__} has no {buffer.source}, which the optimised module had."
-            )
+            raise UsageError(f"{type(module).__name__} has no {buffer.source}, which the optimised module had.")
         if (found := _mismatch(buffer, tensor, {})) is not None:
             raise UsageError(f"{type(module).__name__}.{buffer.source} {found}, as the optimised module had.")
 
@@ -389,9 +389,7 @@ def _load(source: str) -> ModuleType:
         write_whole(path, source)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise StoreError(
-            f"The generated file {path} can't be imported; clear the cache folder and try again."
-        )
+        raise StoreError(f"The generated file {path} can't be imported; clear the cache folder and try again.")
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded

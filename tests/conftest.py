@@ -16,9 +16,7 @@ Golden = Callable[[str, str], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--update-golden", action="store_true", help="write the golden files instead of comparing"
-    )
+    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,15 +48,11 @@ def golden(request: pytest.FixtureRequest) -> Golden:
             path.write_text(text)
             return
         if not path.exists():
-            pytest.fail(
-                f"no golden file {path.relative_to(TESTS.parent)}: write it with `make golden` and read it"
-            )
+            pytest.fail(f"no golden file {path.relative_to(TESTS.parent)}: write it with `make golden` and read it")
         wanted = path.read_text()
         if text != wanted:
             lines = wanted.splitlines(), text.splitlines()
             diff = "\n".join(difflib.unified_diff(*lines, "golden", "now", lineterm=""))
-            pytest.fail(
-                f"{name} differs from its golden file (`make golden` rewrites it):\n{diff}", pytrace=False
-            )
+            pytest.fail(f"{name} differs from its golden file (`make golden` rewrites it):\n{diff}", pytrace=False)
 
     return compare

@@ -243,11 +243,10 @@ class _Encoder:
         first = replace(spec.stages[0], body=replace_node(spec.stages[0].body, contract, total))
         product = replace(self.kernel, spec=replace(spec, stages=(first, *spec.stages[1:])), calls=())
         grown = replace(self.program, buffers=self.program.buffers + tuple(self.buffers))
-        schedule = replace(self.form.default(grown, hardware), dot="ieee")
         full = replace(
             self.kernel, id=self.names.fresh("k"), op=f"full-range {self.kernel.op}", calls=(), guard=self.flag.name,
-            impl=Tile(schedule),
         )  # fmt: skip
+        full = replace(full, impl=Tile(replace(form_of(grown, full).default(grown, hardware), dot="ieee")))
         made = [scheduled(grown, kernel, hardware) for kernel in (*self.kernels, product)]
         result = ordered(grown.replace_kernel(self.kernel.id, *made, full))
         for kernel in made[:-1]:  # a maximum along the slow axis of memory has few programs

@@ -16,11 +16,11 @@ from dataclasses import replace
 
 from mtmc.actions import split
 from mtmc.actions.action import Action
-from mtmc.actions.rewriting import require, scheduled
+from mtmc.actions.rewriting import form_of, require, scheduled
 from mtmc.data.hardware import Hardware
 from mtmc.errors import IRError
 from mtmc.ir.expr import dtype_of
-from mtmc.ir.forms import MatmulForm, match
+from mtmc.ir.forms import MatmulForm
 from mtmc.ir.forms.form import extent, typical
 from mtmc.ir.program import Kernel, Library, Program, Stages
 from mtmc.ir.types import DType
@@ -77,7 +77,7 @@ def _slow(program: Program, kernel: Kernel) -> bool:
     """Matrix products that the library runs faster than a plain tile: cuBLAS on float32 beats three TF32 products, which
     is why those operands are encoded first; float64 has no tensor-core path here."""
     try:
-        form = match(program, kernel)
+        form = form_of(program, kernel)
     except IRError:
         return False
     if not isinstance(form, MatmulForm) or form.half or kernel.rounding == "tf32":

@@ -135,17 +135,17 @@ class _Cut:
             next(n for n in (c, *(f"{c}{i}" for i in range(99))) if n not in names) for c in "sj"
         )
         part = Axis(s_name, Index.of(parts))
-        whole = len(axes) == 1 or axes[0].extent % parts == ZERO
-        total = axes[0].extent if whole else extent(axes)
+        # The fewest leading axes that the parts divide evenly; else all of them, with a bound.
+        count = next((n for n in range(1, len(axes)) if extent(axes[:n]) % parts == ZERO), len(axes))
+        front, rest = axes[:count], axes[count:]
+        total = extent(front)
         each = (total + parts - 1) // parts
         inner = Axis(j_name, each)
         position = Index.of(part) * each + inner
         bound = total - 1 - position
         bounds = () if nonnegative(bound) else (bound,)
-        if whole:
-            return _Cut(part, (inner, *axes[1:]), {axes[0]: position}, bounds)
-        digits = delinearize(position, [axis.extent for axis in axes])
-        return _Cut(part, (inner,), dict(zip(axes, digits, strict=True)), bounds)
+        digits = (position,) if count == 1 else delinearize(position, [axis.extent for axis in front])
+        return _Cut(part, (inner, *rest), dict(zip(front, digits, strict=True)), bounds)
 
 
 # ---- rows ---------------------------------------------------------------------------------------------------

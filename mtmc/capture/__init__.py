@@ -2,6 +2,6 @@
 ``probe.py`` measures the precision that the reference really has."""
 
 from mtmc.capture.capture import capture, capture_exported, capture_module
-from mtmc.capture.probe import Probe, probe, with_rounding
+from mtmc.capture.probe import Rounding, measure_rounding, with_rounding
 
-__all__ = ["Probe", "capture", "capture_exported", "capture_module", "probe", "with_rounding"]
+__all__ = ["Rounding", "capture", "capture_exported", "capture_module", "measure_rounding", "with_rounding"]

@@ -7,22 +7,21 @@ under ``FakeTensorMode``; only a constructor that needs values is run for real, 
 
 from __future__ import annotations
 
-import os
+import inspect
 import re
 import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 
-import mtmc.errors
 from mtmc.capture.rnn import whole_rnns
+from mtmc.capture.sources import is_user_frame, lines_recorded
 from mtmc.errors import CaptureError, MtmcError
 from mtmc.ir.index import Dim
 from mtmc.log import get_logger
@@ -71,9 +70,12 @@ def export_module(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_batc
         if first is None:
             raise CaptureError("no input has a batch dimension; leave out the dynamic batch")
         dim = torch.export.Dim(dynamic_batch.name, min=1, max=dynamic_batch.limit)
-        shapes = tuple(
+        each: tuple[Any, ...] = tuple(
             {0: dim} if isinstance(x, torch.Tensor) and x.dim() and x.shape[0] == first else None for x in inputs
         )
+        named = [p for p in inspect.signature(module.forward).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+        # what *args takes is one nested entry
+        shapes = each if len(named) >= len(inputs) else (*each[: len(named)], each[len(named) :])
     return Exported(_trace(module, inputs, shapes, None), None)
 
 
@@ -128,7 +130,7 @@ def _register_tensors(module: torch.nn.Module) -> None:
 
 def _trace(module: torch.nn.Module, inputs: tuple[Any, ...], shapes: Any, file: str | None) -> ExportedProgram:
     try:
-        with torch.no_grad(), whole_rnns(), _quiet():
+        with torch.no_grad(), whole_rnns(), lines_recorded(file), _quiet():
             return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
     except MtmcError:
         raise
@@ -159,13 +161,3 @@ def _refusal(error: Exception, file: str | None) -> CaptureError:
         file=where,
         line=line,
     )
-
-
-_LIBRARIES = tuple(str(Path(path).parent) + os.sep for path in (torch.__file__, mtmc.errors.__file__, os.__file__))
-
-
-def is_user_frame(name: str, file: str | None) -> bool:
-    """True for a frame of ``file``; without one, for a frame that is not torch's, mtmc's or the standard library's."""
-    if file is not None:
-        return name == file
-    return not name.startswith((*_LIBRARIES, "<")) and "site-packages" not in name

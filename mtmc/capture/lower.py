@@ -14,25 +14,25 @@ from torch.fx import Node
 
 from mtmc.capture.aten import RULES, Args, NotLowered, Piece, Site
 from mtmc.capture.aten.random import draws, is_identity
+from mtmc.capture.calls import CallBuilder
 from mtmc.capture.export import Exported
-from mtmc.capture.library import argument
 from mtmc.capture.liveness import arguments, base_name, live_nodes, storages, written
 from mtmc.capture.rnn import ATEN
-from mtmc.capture.sources import user_line
+from mtmc.capture.sources import user_frame
 from mtmc.capture.value import Sizes, Storage, Value, dtype_of_torch
 from mtmc.errors import CaptureError
 from mtmc.ir.index import Index, contiguous_strides
-from mtmc.ir.program import Arg, Buffer, Call, Kernel, Opaque, Program, Ref, Role, Stages, Update
+from mtmc.ir.program import Buffer, Call, Kernel, Opaque, Program, Ref, Role, Stages, Update
 from mtmc.ir.types import DType
 from mtmc.log import get_logger
 
 log = get_logger("capture")
 
-_NOTHING = frozenset({"_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size", "_assert_scalar"})
+_NOTHING = frozenset(
+    {"_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size", "_assert_scalar"}
+)
 """Calls that compute nothing."""
 _RENAMING = frozenset({"detach_", "requires_grad_"})
-_AS_EXPAND = frozenset({"expand_as", "broadcast_tensors"})
-_AS_VIEW = frozenset({"view_as", "reshape_as"})
 _LARGEST_CONSTANT = 4096
 """Elements of a constant that may stand as text in the generated file."""
 
@@ -55,7 +55,8 @@ class Lowering:
         self.kernels: list[Kernel] = []
         self.env: dict[Node, Any] = {}
         self.memory: dict[int, _Memory] = {}
-        self.views: dict[tuple[Node, int | None], str] = {}
+        self.calls = CallBuilder(self.env, sizes, self.buffers)
+        self.inputs: dict[Storage, str] = {}
         self.live = live_nodes(exported.program.graph)
         self.line: int | None = None
         self._temps = 0
@@ -76,58 +77,7 @@ class Lowering:
 
     def call(self, target: str, args: Sequence[Any], kwargs: Any, results: tuple[str | None, ...]) -> list[Call]:
         """A call on Values with the view calls that make them."""
-        calls: dict[Call, None] = {}
-        converted = tuple(self._argument(arg, calls) for arg in args)
-        named = tuple((name, self._argument(arg, calls)) for name, arg in kwargs.items())
-        return [*calls, Call(target, converted, named, results)]
-
-    def _argument(self, value: Any, calls: dict[Call, None], base: tuple[str, str] | None = None) -> Arg:
-        """An argument of a Call; view calls it needs are added to ``calls``. ``base`` renames one buffer."""
-        if isinstance(value, Value):
-            return Ref(self._viewed(value, calls, base))
-        if isinstance(value, tuple | list):
-            return tuple(self._argument(item, calls, base) for item in value)
-        if isinstance(value, Node):
-            return self._argument(self._value_of(value), calls, base)
-        if isinstance(value, Ref):
-            return value
-        if isinstance(value, torch.SymInt):
-            value = self.size(value)
-        if isinstance(value, Index):
-            return value if value.constant is None else value.constant
-        return argument(value)
-
-    def _viewed(self, value: Value, calls: dict[Call, None], base: tuple[str, str] | None) -> str:
-        """The name under which a value can be used, after its view calls."""
-        if value.node is None:
-            return base[1] if base and value.buffer == base[0] else value.buffer
-        node, item = value.node, value.item
-        assert isinstance(node.target, torch._ops.OpOverload)
-        key = (node, item)
-        if key not in self.views:
-            self.views[key] = self._fresh("v")
-        name = self.views[key]
-        kind = base_name(node.target)
-        results: tuple[str | None, ...] = (name,)
-        if item is not None and kind not in _AS_EXPAND:
-            results = (*[None] * item, name, *[None] * (len(node.meta["val"]) - item - 1))
-        if kind in _AS_EXPAND | _AS_VIEW:
-            parent = node.args[0]
-            first = parent[item or 0] if isinstance(parent, tuple | list) else parent
-            target = "aten.expand.default" if kind in _AS_EXPAND else "aten.view.default"
-            call = Call(target, (self._argument(first, calls, base), self._argument(value.shape, calls)), (), results, True)
-        else:
-            args = tuple(self._argument(arg, calls, base) for arg in node.args)
-            kwargs = tuple((n, self._argument(arg, calls, base)) for n, arg in node.kwargs.items())
-            call = Call(str(node.target), args, kwargs, results, True)
-        calls[call] = None
-        return name
-
-    def _fresh(self, prefix: str) -> str:
-        number = len(self.views)
-        while f"{prefix}{number}" in self.buffers or f"{prefix}{number}" in self.views.values():
-            number += 1
-        return f"{prefix}{number}"
+        return self.calls.build(target, args, kwargs, results)
 
     # -- the pass -----------------------------------------------------------------------------------------
     def run(self) -> Program:
@@ -138,7 +88,8 @@ class Lowering:
         for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
             if spec.kind is InputKind.USER_INPUT:
                 if not isinstance(spec.arg, ConstantArgument) and isinstance(node.meta.get("val"), torch.Tensor):
-                    states.append(self._declare(node, node.name, Role.INPUT, str(position)))
+                    _, storage = self._declare(node, node.name, Role.INPUT, str(position))
+                    self.inputs[storage] = node.name
                 position += 1
             elif spec.kind is InputKind.PARAMETER:
                 self._declare(node, str(spec.target), Role.PARAMETER, str(spec.target))
@@ -147,16 +98,18 @@ class Lowering:
             elif spec.kind is InputKind.CONSTANT_TENSOR:
                 self._declare_constant(node, str(spec.target))
             else:
-                raise CaptureError(f"forward takes {spec.target or node.name}, which is neither a tensor nor a plain value")
+                raise CaptureError(
+                    f"forward takes {spec.target or node.name}, which is neither a tensor nor a plain value"
+                )
         for node in program.graph.nodes:
             if node.op == "call_function" and node in self.live:
-                self.line = user_line(node, self.exported.file)
+                file, self.line = user_frame(node, self.exported.file)
                 try:
                     self._visit(node)
                 except CaptureError as error:
                     if error.line is not None or self.line is None:
                         raise
-                    raise CaptureError(error.message, file=self.exported.file, line=self.line) from error
+                    raise CaptureError(error.message, file=file, line=self.line) from error
         outputs = self._outputs(program)
         updates = tuple(Update(b.name, s.buffer.name) for b, s in states if s.buffer.name != b.name)
         return self._finished(outputs, updates)
@@ -213,7 +166,7 @@ class Lowering:
 
     def _returned_view(self, value: Value) -> str:
         calls: dict[Call, None] = {}
-        name = self._viewed(value, calls, None)
+        name = self.calls.viewed(value, calls)
         self.buffers[name] = Buffer(name, value.dtype, value.shape, value.strides)
         last = list(calls)[-1]
         self._append(Kernel("", Opaque(("view",)), last.target.split(".")[1], tuple(calls), exports=(name,)))
@@ -297,10 +250,16 @@ class Lowering:
             self._running_statistics(node, name, args)
             return
         value = overwritten[0]
+        if value.storage in self.inputs:
+            raise CaptureError(
+                f"forward overwrites its input '{self.inputs[value.storage]}' ({name}); let it work on a clone"
+            )
         if len(overwritten) > 1:
             raise CaptureError(f"'{name}' overwrites several tensors")
         before = value.storage.buffer
-        if name == "copy_" and value.whole and _same_layout(value, args.src):
+        if name == "copy_" and isinstance(args.src, Value) and _same_window(value, args.src):
+            log.debug("line %s copies a tensor onto itself", self.line)
+        elif name == "copy_" and value.whole and _same_layout(value, args.src):
             value.storage.buffer = args.src.storage.buffer
         elif value.whole and (functional := _functional(node, name, args)) is not None:
             self._compute(node, functional, name.rstrip("_"), args, value.fake)
@@ -315,8 +274,8 @@ class Lowering:
         after = self.new_temp(before.dtype, before.shape, before.strides)
         calls: dict[Call, None] = {Call("aten.clone.default", (Ref(before.name),), (), (after.name,)): None}
         base = (before.name, after.name)
-        args = tuple(self._argument(arg, calls, base) for arg in node.args)
-        kwargs = tuple((key, self._argument(arg, calls, base)) for key, arg in node.kwargs.items())
+        args = tuple(self.calls.argument(arg, calls, base) for arg in node.args)
+        kwargs = tuple((key, self.calls.argument(arg, calls, base)) for key, arg in node.kwargs.items())
         calls[Call(str(node.target), args, kwargs, (None,))] = None
         op = base_name(node.target).rstrip("_")
         effects = ("random",) if torch.Tag.nondeterministic_seeded in node.target.tags else ()  # type: ignore[union-attr]
@@ -334,7 +293,9 @@ class Lowering:
                  for value, new in ((args.running_mean, names[1]), (args.running_var, names[2]))]  # fmt: skip
         more: dict[Call, None] = {}
         renamed = {"running_mean": Ref(names[1]), "running_var": Ref(names[2])}
-        inputs = tuple(renamed[key] if key in renamed else self._argument(arg, more) for key, arg in vars(args).items())
+        inputs = tuple(
+            renamed[key] if key in renamed else self.calls.argument(arg, more) for key, arg in vars(args).items()
+        )
         calls += [*more, Call(str(node.target), inputs, (), (names[0],))]
         self._emit(site, name, args, tuple(calls), ())
         for value, new in ((args.running_mean, names[1]), (args.running_var, names[2])):
@@ -363,7 +324,7 @@ class Lowering:
 
     def _emit(self, site: Site, name: str, args: Args, calls: tuple[Call, ...], effects: tuple[str, ...]) -> None:
         """The operation's kernels: by its rule, or opaque."""
-        saved = dict(self.buffers), self._temps
+        saved = set(self.buffers), self._temps
         exports = tuple(result for call in calls for result in call.results if result and result in self.buffers)
         try:
             if effects or name not in RULES:
@@ -371,7 +332,9 @@ class Lowering:
             found = RULES[name](site, args)
         except NotLowered as reason:
             log.debug("%s (line %s) stays a library call: %s", name, self.line, reason)
-            self.buffers, self._temps = saved
+            for name in self.buffers.keys() - saved[0]:
+                del self.buffers[name]
+            self._temps = saved[1]
             self._append(Kernel("", Opaque(effects), name, calls, exports=exports))
             return
         stages = [item for item in found if not isinstance(item, Piece)]
@@ -412,11 +375,19 @@ def _functional(node: Node, name: str, args: Args) -> Any:
     if packet is None or not name.endswith("_") or overload not in packet.overloads():
         return None
     tensors = [v.fake for v in vars(args).values() if isinstance(v, Value)]
-    if len({t.dtype for t in tensors if t.dim()}) > 1 or any(t.dim() > tensors[0].dim() for t in tensors):
+    if len({t.dtype for t in tensors if t.dim() and t.dtype is not torch.bool}) > 1 or any(
+        t.dim() > tensors[0].dim() for t in tensors
+    ):
         return None
     functional = getattr(packet, overload)
     same = [a.name for a in functional._schema.arguments] == [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
     return functional if same else None
+
+
+def _same_window(left: Value, right: Value) -> bool:
+    """True for the same elements of the same memory."""
+    where = (left.storage, left.offset, left.shape, left.strides)
+    return where == (right.storage, right.offset, right.shape, right.strides)
 
 
 def _same_layout(left: Value, right: Any) -> bool:
@@ -444,6 +415,6 @@ def _tree(program: torch.export.ExportedProgram) -> str:
     spec = program.call_spec.out_spec
     if spec is None or spec.is_leaf():
         return "tensor"
-    if spec.type in (tuple, list) and all(child.is_leaf() for child in spec.children()):
-        return "tuple" if spec.type is tuple else "list"
+    if issubclass(spec.type, tuple | list) and all(child.is_leaf() for child in spec.children()):
+        return "tuple" if issubclass(spec.type, tuple) else "list"
     raise CaptureError("forward returns nested containers or a dict; return a tensor, or a tuple or list of tensors")

@@ -37,17 +37,17 @@ _DIFFERENT = 3e-5
 
 
 @dataclass(frozen=True)
-class Probe:
-    """Result of :func:`probe`."""
+class Rounding:
+    """Result of :func:`measure_rounding`."""
 
-    rounding: dict[str, str] = field(default_factory=dict)
+    of_kernel: dict[str, str] = field(default_factory=dict)
     """Kernel id to ``exact`` or ``tf32``, for every kernel that multiplies matrices or convolves."""
     measured: bool = False
     """False where no device could be asked: then ``exact`` is an assumption, the stricter one."""
     device: str = "cpu"
 
 
-def probe(program: Program, device: str = "cuda", seed: int = 0) -> Probe:
+def measure_rounding(program: Program, device: str = "cuda", seed: int = 0) -> Rounding:
     """Measure the operand rounding of every convolution and matrix product of a Program on a device.
 
     The precision flags of this process are those of the reference. Needs memory for one operation at a time. On a
@@ -55,7 +55,7 @@ def probe(program: Program, device: str = "cuda", seed: int = 0) -> Probe:
     """
     kernels = [kernel for kernel in program.kernels if _operation(kernel)]
     if not device.startswith("cuda") or not torch.cuda.is_available():
-        return Probe({kernel.id: "exact" for kernel in kernels}, False, device)
+        return Rounding({kernel.id: "exact" for kernel in kernels}, False, device)
     found: dict[str, str] = {}
     known: dict[tuple[object, ...], str] = {}
     for kernel in kernels:
@@ -63,12 +63,12 @@ def probe(program: Program, device: str = "cuda", seed: int = 0) -> Probe:
         if key not in known:
             known[key] = _measure(program, kernel, device, seed)
         found[kernel.id] = known[key]
-    return Probe(found, True, device)
+    return Rounding(found, True, device)
 
 
-def with_rounding(program: Program, result: Probe) -> Program:
+def with_rounding(program: Program, result: Rounding) -> Program:
     """The Program with each kernel's measured rounding."""
-    kernels = (replace(k, rounding=result.rounding.get(k.id, k.rounding)) for k in program.kernels)
+    kernels = (replace(k, rounding=result.of_kernel.get(k.id, k.rounding)) for k in program.kernels)
     return replace(program, kernels=tuple(kernels))
 
 
@@ -134,7 +134,9 @@ def _random(
     shape = [_value(extent, dims) for extent in buffer.shape]
     strides = [_value(stride, dims) for stride in buffer.strides]
     if may_cut:
-        while shape[0] > 4 and buffer.numel.evaluate(dims) // max(_value(buffer.shape[0], dims), 1) * shape[0] > _ELEMENTS:
+        while (
+            shape[0] > 4 and buffer.numel.evaluate(dims) // max(_value(buffer.shape[0], dims), 1) * shape[0] > _ELEMENTS
+        ):
             shape[0] //= 2
     dtype = getattr(torch, buffer.dtype.value)
     out = torch.empty_strided(shape, strides, dtype=dtype, device=device)

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-_COMMON = "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
+_COMMON = (
+    "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
+)
 
 ATEN = {
     "mtmc.lstm.default": "aten.lstm.input",

@@ -20,10 +20,12 @@ def dtype_of_torch(dtype: torch.dtype) -> DType:
     try:
         return DType(str(dtype).removeprefix("torch."))
     except ValueError:
-        raise CaptureError(f"tensors of {dtype} are not supported; cast them to a real type outside the module") from None
+        raise CaptureError(
+            f"tensors of {dtype} are not supported; cast them to a real type outside the module"
+        ) from None
 
 
-@dataclass
+@dataclass(eq=False)
 class Storage:
     """A piece of memory in the user's program. In-place operations give it a new buffer; nothing is overwritten."""
 
@@ -60,7 +62,7 @@ class Value:
         return self.node is None
 
     @cached_property
-    def _map(self) -> tuple[tuple[Axis, ...], tuple[Index, ...]]:
+    def map(self) -> tuple[tuple[Axis, ...], tuple[Index, ...]]:
         """The buffer's multi-index for placeholder axes, one a dimension of the view."""
         axes = tuple(Axis(f"_{d}", extent) for d, extent in enumerate(self.shape))
         position = self.offset
@@ -74,7 +76,7 @@ class Value:
         index = tuple(ZERO if e.constant == 1 else i for i, e in zip(index, self.shape, strict=True))
         if self.whole:
             return index
-        axes, where = self._map
+        axes, where = self.map
         mapping: dict[Axis | Dim, Index] = dict(zip(axes, index, strict=True))
         return tuple(part.substitute(mapping) for part in where)
 
@@ -131,5 +133,7 @@ class Sizes:
         elif name in ("Mod", "PythonMod"):
             total = parts[0] % parts[1]
         else:
-            raise CaptureError(f"the size {expr} depends on tensor data or is not made of +, *, // and % of declared dims")
+            raise CaptureError(
+                f"the size {expr} depends on tensor data or is not made of +, *, // and % of declared dims"
+            )
         return Index.of(total)

@@ -25,6 +25,8 @@ THRESHOLD = 0.03
 
 SCHEDULE = {tile.KIND: 0.4, pipeline.KIND: 0.2, reorder.KIND: 0.1}
 """How much of the distance to the roofline one try closes on average."""
+FUSION = 1e-4
+"""The same for a fusion: it is judged with what follows it, so it costs nothing, and small ones lead to large ones."""
 DECAY = 0.6
 """What a further try of the same kind on the same region is worth, after one without gain."""
 SPLIT_SHARE = 0.8
@@ -57,12 +59,15 @@ class Heuristic:
 
     def choose(self, observation: str, candidates: Sequence[str], state: State) -> Decision:
         choices = [Choice(i, *self._promise(state, action)) for i, action in enumerate(state.actions)]
-        worth = [choice for choice in choices if choice.gain >= self.threshold]
+        worth = [choice for choice in choices if choice.gain >= self._least(state.actions[choice.index])]
         if not worth:
             return Decision(next(i for i, action in enumerate(state.actions) if action.kind == stop.KIND))
         best = min(worth, key=lambda choice: (choice.phase, -choice.gain, choice.index))
         # A fusion that the roofline wants is never the end: what follows it decides.
         return Decision(best.index, judge=state.actions[best.index].kind != fuse.KIND)
+
+    def _least(self, action: Action) -> float:
+        return min(FUSION, self.threshold) if action.kind == fuse.KIND else self.threshold
 
     def _promise(self, state: State, action: Action) -> tuple[int, float]:
         """Phase and expected gain."""
@@ -70,7 +75,7 @@ class Heuristic:
             case fuse.KIND:
                 return 0, roofline_gain(state, action) * _decay(state, action)
             case split.KIND:
-                return 0, _split_gain(state, action) * _decay(state, action)
+                return 1, _split_gain(state, action) * _decay(state, action)
             case encode.KIND:
                 gain = roofline_gain(state, action) * _decay(state, action)
                 return 1, gain + (K_MAJOR if gain and action.get("layout") == "kmajor" else 0.0)

@@ -33,16 +33,23 @@ class Builder:
         self._loaded: tuple[str, ModuleType] | None = None
         self._count = 0
 
-    def build(self, source: str, signatures: list[dict[str, Any]], capability: int) -> list[dict[str, Any]]:
-        """Compile these kernels of ``source``; one record a kernel, with ``error`` where it does not compile."""
-        module = self._imported(source)
-        return [self._one(module, KernelSignature(**s), capability) for s in signatures]
+    def build(
+        self, source: str, signatures: list[dict[str, Any]], capability: int, launchers: bool
+    ) -> list[dict[str, Any]]:
+        """Compile these kernels of ``source``; one record a kernel, with ``error`` where it does not compile.
 
-    def _one(self, module: ModuleType, signature: KernelSignature, capability: int) -> dict[str, Any]:
+        ``launchers``: the kernels will be launched on this machine, so build what launches them too.
+        """
+        module = self._imported(source)
+        return [self._one(module, KernelSignature(**s), capability, launchers) for s in signatures]
+
+    def _one(self, module: ModuleType, signature: KernelSignature, capability: int, launch: bool) -> dict[str, Any]:
         started = time.perf_counter()
         row = KernelBuild(kernel=signature.kernel, function=signature.function)
         try:
             kernel = compile_kernel(getattr(module, signature.function), signature, capability)
+            if launch:
+                build_launcher(kernel)
         except Exception as raised:  # whatever a compiler raises is a finding, not a fault
             text = str(raised).strip() or type(raised).__name__
             return {"row": row.model_dump(), "error": f"{type(raised).__name__}: {_essence(text)}"}
@@ -93,19 +100,17 @@ def compile_kernel(function: Any, signature: KernelSignature, capability: int) -
     arguments = {p.name: values[p.name] for p in function.params if p.name in values}
     bound, specialization, options = binder(**arguments, **kwargs)
     options, types, constexprs, attrs = function._pack_args(backend, kwargs, bound, specialization, options)
-    compiled = triton.compile(ASTSource(function, types, constexprs, attrs), target=target, options=options.__dict__)
-    _build_launcher(compiled)
-    return compiled
+    return triton.compile(ASTSource(function, types, constexprs, attrs), target=target, options=options.__dict__)
 
 
-def _build_launcher(compiled: Any) -> None:
-    """Triton compiles a C launcher for every signature at the first launch, half a second that the card would wait for;
-    doing it here leaves it in Triton's cache."""
-    import torch
-    from triton.runtime import driver
+def build_launcher(compiled: Any) -> None:
+    """Leave the C launcher of a kernel in Triton's cache: up to Triton 3.6 there is one for every signature, compiled
+    at the first launch, half a second that the card would wait for. Needs libcuda, but no card."""
+    import triton
+    from triton.backends.nvidia.driver import CudaLauncher
 
-    if torch.cuda.is_available():
-        driver.active.launcher_cls(compiled.src, compiled.metadata)
+    if tuple(int(n) for n in triton.__version__.split(".")[:2]) < (3, 7):
+        CudaLauncher(compiled.src, compiled.metadata)
 
 
 class _Pointer:

@@ -5,7 +5,6 @@ Nothing of the reference is ever here: inputs and parameters arrive as values in
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import sys
 from pathlib import Path
@@ -17,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mtmc.problem.tree import tensors
 from mtmc.verify import clock, state, wire
-from mtmc.verify.transport import Exporter, Handle, opened
+from mtmc.verify.memory import collect
+from mtmc.verify.transport import Exporter, Handle, opened, unpacked
 
 EMPTY = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty_strided")
 
@@ -89,11 +89,19 @@ class Child:
         self._slots[key] = [tensor for tensor, _ in made]
         return [handle for _, handle in made]
 
-    def take_state(self, saved: list[str], hidden: list[str]) -> list[str]:
-        """Load what arrived under the key ``state``; answers with the hidden names that the model lacks."""
-        values = dict(zip([*saved, *hidden], self._received("state"), strict=True))
+    def allocate_state(self, metas: list[dict[str, Any]]) -> Handle:
+        """One buffer for all of a model's state, see ``transport.layout``."""
+        buffer, handle = self._exporter.allocate_packed(metas)
+        self._slots["state"] = [buffer]
+        return handle
+
+    def take_state(self, metas: list[dict[str, Any]], saved: list[str], hidden: list[str]) -> list[str]:
+        """Load what arrived; answers with the hidden names that the model lacks."""
+        (buffer,) = self._received("state")
+        values = dict(zip([*saved, *hidden], unpacked(buffer, metas), strict=True))
+        del self._slots["state"]
         self._built.load_state_dict({k: values[k] for k in saved}, strict=True)
-        missing = state.assign(self._built, {k: values[k] for k in hidden})
+        missing = state.assign(self._built, {k: values[k].clone() for k in hidden})
         self._snapshot = state.Snapshot(self._built)
         self._changed: list[str] | None = None
         return missing
@@ -117,12 +125,13 @@ class Child:
         peak = torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None
         found: list[torch.Tensor] = []
         spec = wire.encode(self._outputs, found)
-        after = state.everything(self._built)
+        after = {k: v for k, v in state.everything(self._built).items() if wire.meta(v)["plain"]}
         return {
             "spec": spec,
             "outputs": [self._exporter.export(t) for t in found],
             "inputs": [self._exporter.export(t) for t in tensors(inputs)],
-            "state": {name: self._exporter.export(t) for name, t in after.items()},
+            "state": self._exporter.export_packed(list(after.values())),
+            "state_metas": {name: wire.meta(t) for name, t in after.items()},
             "peak": peak,
         }
 
@@ -135,8 +144,7 @@ class Child:
         self._inputs = {k: v for k, v in self._inputs.items() if k in keep}
         self._slots = {k: v for k, v in self._slots.items() if k in keep}
         self._exporter.clear()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        collect(self.device)
 
     def start_clock(self, keys: list[str]) -> None:
         """Time the forward over these inputs in turn."""
@@ -177,9 +185,7 @@ class Child:
         self.__dict__.pop("_clock", None)
         self.__dict__.pop("_snapshot", None)
         self._exporter.clear()
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        collect(self.device)
 
     def reset(self) -> None:
         """Forget the candidate."""

@@ -28,6 +28,8 @@ from mtmc.verify.worker import Fault, Worker
 
 log = get_logger("verify")
 
+SHARED_CACHE_BYTES = 3 << 30
+"""What one judge may keep on a card that others use: float64 oracles of convolutions are slow to compute again."""
 DEFAULT_CAPABILITY = 90
 """What kernels are compiled for where there is no GPU."""
 
@@ -146,6 +148,7 @@ class Judge:
                 eager_error = self._reference_call("eager_error", name="seed0")
                 self._release_reference()
             except Fault as fault:
+                self.pool.reference.kill()  # nothing of it is of use, and the card is others'
                 raise ProblemError(f"{self.problem.name}: the reference does not run: {fault.sentence()}.") from fault
         held += lease.seconds
         if not self.timed:
@@ -157,8 +160,13 @@ class Judge:
             notes += [note] if note else []
         with devices.gpu_lock(self.device) as lease:
             names = ["eager", "eager_reduced", *self._compiled.values()]
-            found = self._stopwatch.reference_only(self._reference, names, self.options.step_budget)
-            self._release_reference()
+            try:
+                found = self._stopwatch.reference_only(self._reference, names, self.options.step_budget)
+                self._release_reference()
+            except Fault as fault:
+                self.pool.reference.kill()
+                message = f"{self.problem.name}: the reference can't be timed: {fault.sentence()}."
+                raise JudgeError(message) from fault
         return Baselines(
             eager=found.get("eager"),
             eager_reduced=found.get("eager_reduced"),
@@ -289,10 +297,10 @@ class Judge:
             trial.flag(f"the candidate does not keep {', '.join(missing)}")
         metas = [opened["saved"][n] for n in saved] + [opened["hidden"][n] for n in hidden]
         with judged_fault("run"):
-            slots = child.call("allocate", limit, key="state", metas=metas)
-        self._trusted("push_state", saved=saved, hidden=hidden, slots=slots)
+            slot = child.call("allocate_state", limit, metas=metas)
+        self._trusted("push_state", names=[*saved, *hidden], slot=slot)
         with judged_fault("run"):
-            child.call("take_state", limit, saved=saved, hidden=hidden)
+            child.call("take_state", limit, metas=metas, saved=saved, hidden=hidden)
 
     def _one_set(self, child: Worker, trial: Trial, name: str) -> None:
         limit = self.options.forward_timeout_s
@@ -419,5 +427,5 @@ class Judge:
     def _release_reference(self) -> None:
         if self.pool.reference.pid is not None:
             shared = self.options.shared_card
-            keep = min(self.options.cache_bytes, 1 << 30) if shared else self.options.cache_bytes
+            keep = min(self.options.cache_bytes, SHARED_CACHE_BYTES) if shared else self.options.cache_bytes
             self.pool.reference.call("release", self.options.forward_timeout_s, keep_bytes=keep, keep_module=not shared)

@@ -10,7 +10,7 @@ from mtmc.data.evaluation import KernelTime, Timing
 from mtmc.verify.options import JudgeOptions, TimingBudget
 from mtmc.verify.timing import Side, interleave
 from mtmc.verify.verdicts import median_by_key
-from mtmc.verify.worker import Worker
+from mtmc.verify.worker import Fault, Worker
 
 COPIES = 3
 """Inputs at this many addresses, where memory allows."""
@@ -42,10 +42,16 @@ class Stopwatch:
         limit = self._options.forward_timeout_s
         copies = self._copies(reference, processes=2)
         for name in copies[1:]:
-            slots = child.call("allocate", limit, key=name, metas=shapes["metas"])
-            reference.call("push_inputs", limit, name=name, slots=slots)
-            child.call("take_inputs", limit, key=name, spec=shapes["spec"])
-        self._start_reference(reference, variants, copies)
+            try:
+                slots = child.call("allocate", limit, key=name, metas=shapes["metas"])
+                reference.call("push_inputs", limit, name=name, slots=slots)
+                child.call("take_inputs", limit, key=name, spec=shapes["spec"])
+            except Fault as fault:
+                if fault.kind != "oom":
+                    raise
+                copies = copies[: copies.index(name)]
+                break
+        copies = self._start_reference(reference, variants, copies)
         child.call("start_clock", limit, keys=copies)
         sides = self._sides(reference, variants)
         sides.append(Side("candidate", partial(_block, child, limit)))
@@ -70,10 +76,20 @@ class Stopwatch:
             reference.call("release", self._options.forward_timeout_s, keep_bytes=0, keep_module=True)
         return ["seed0", *(f"timed{i}" for i in range(max(0, min(COPIES - 1, more))))]
 
-    def _start_reference(self, reference: Worker, variants: Sequence[str], copies: Sequence[str]) -> None:
+    def _start_reference(self, reference: Worker, variants: Sequence[str], copies: list[str]) -> list[str]:
+        """Warm the variants up; answers with the copies that fitted."""
         # The first run of a compiled variant may still compile for new strides.
         limit = self._options.compile_timeout_s
-        reference.call("start_clock", limit, variants=list(variants), copies=list(copies))
+        try:
+            reference.call("start_clock", limit, variants=list(variants), copies=copies)
+        except Fault as fault:
+            if fault.kind != "oom":
+                raise
+            # Free memory was an estimate: others may have taken some. One copy and no kept results is the least.
+            copies = copies[:1]
+            reference.call("release", self._options.forward_timeout_s, keep_bytes=0, keep_module=True)
+            reference.call("start_clock", limit, variants=list(variants), copies=copies)
+        return copies
 
     def _sides(self, reference: Worker, variants: Sequence[str]) -> list[Side]:
         limit = self._options.forward_timeout_s

@@ -119,7 +119,10 @@ class WorkerPool:
         try:
             for worker, shard in running:
                 dumped = [s.model_dump() for s in shard]
-                worker.begin("build", source=source, signatures=dumped, capability=capability)
+                worker.begin(
+                    "build", source=source, signatures=dumped, capability=capability,
+                    launchers=devices.is_cuda(self.device),
+                )  # fmt: skip
             for worker, shard in running:
                 rows |= zip(shard, worker.finish(self.options.build_timeout_s), strict=True)
         except BaseException:

@@ -7,7 +7,6 @@ the card can end a run; the verdict on the numbers is the parent's.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +20,8 @@ from mtmc.problem.tree import bytes_of, map_tensors, tensors
 from mtmc.verify import baselines, clock, compare, oracle, state, wire
 from mtmc.verify import inputs as input_sets
 from mtmc.verify.compare import Comparison
-from mtmc.verify.transport import Exporter, Handle, fill, opened
+from mtmc.verify.memory import collect
+from mtmc.verify.transport import Exporter, Handle, fill, opened, packed, unpacked
 
 PARTS_ABOVE = 48 << 30
 """Bytes of float64 inputs and outputs above which the oracle is tried in parts first."""
@@ -106,7 +106,7 @@ class Reference:
             self._trim()
             result = self._results[name] = self._computed(name)
             self._sizes[name] = bytes_of(result.inputs), bytes_of(result.outputs)
-            _collect(self.device)  # the candidate needs what the oracle used
+            collect(self.device)  # the candidate needs what the oracle used
         found: list[torch.Tensor] = []
         spec = [wire.encode(x, found) for x in result.inputs]
         return {
@@ -126,10 +126,10 @@ class Reference:
         """Write the inputs of a set into the candidate's memory."""
         fill(slots, list(tensors(self._draw(name))), self.device, self.folder)
 
-    def push_state(self, saved: list[str], hidden: list[str], slots: list[Handle]) -> None:
-        """Write parameters, buffers and hidden state into the candidate's memory."""
+    def push_state(self, names: list[str], slot: Handle) -> None:
+        """Write parameters, buffers and hidden state into the candidate's memory, packed."""
         values = state.everything(self.module)
-        fill(slots, [values[name] for name in (*saved, *hidden)], self.device, self.folder)
+        fill([slot], [packed([values[name] for name in names], self.device)], self.device, self.folder)
 
     def compare(self, name: str, reply: dict[str, Any], index_outputs: dict[str, tuple[int, int]]) -> dict[str, Any]:
         """Measure what a candidate's forward left behind. Answers with numbers and differences of structure."""
@@ -146,18 +146,7 @@ class Reference:
                 notes.append(f"out{i} has strides {tuple(handle['stride'])}, the reference {tuple(reference.stride())}")
             given = opened(handle, self.device, self.folder).to(reference.device)
             rows[f"out{i}"] = self._compared(given, exact, reference, result, index_outputs.get(str(i))).to_json()
-        kept = state.everything(self.module)
-        missing = []
-        for key, reference in (kept | result.state).items():
-            handle = reply["state"].get(key)
-            if handle is None or handle["shape"] != list(reference.shape) or handle["dtype"] != _name(reference):
-                missing.append(key)
-            elif reference.numel():
-                given = opened(handle, self.device, self.folder).to(reference.device)
-                exact = result.oracle_state.get(key, reference)
-                rows[STATE + key] = compare.compare(given, exact, reference).to_json() if key in result.state else (
-                    compare.exact(given, reference).to_json()
-                )  # fmt: skip
+        missing = self._compare_state(result, reply, rows)
         mutated = self._mutated(reply["inputs"], list(tensors(result.inputs)))
         return {"rows": rows, "missing": missing, "mutated": mutated, "strides": notes}
 
@@ -216,7 +205,7 @@ class Reference:
             self._module = None
             self._variants.clear()
             self.__dict__.pop("_snapshot", None)
-        _collect(self.device)
+        collect(self.device)
 
     def reset(self) -> None:
         """Forget the problem and everything compiled for it."""
@@ -230,7 +219,7 @@ class Reference:
         self.__dict__.pop("_update_names", None)
         if "torch._dynamo" in sys.modules:  # importing it costs seconds
             torch._dynamo.reset()
-        _collect(self.device)
+        collect(self.device)
 
     def write_probe(self, slots: list[Handle]) -> None:
         """Write 0, 1, 2, ... where the candidate's process will read it."""
@@ -273,18 +262,25 @@ class Reference:
         for attempt in dict.fromkeys((parts, 1, 4, 16, 64)):
             if attempt > 1 and changed:
                 continue
-            try:
-                if attempt > 1:
-                    exact = oracle.run_in_parts(self.module, inputs, outputs, self._reseed, attempt, drawn)
-                    if exact is None:
-                        continue
-                    return exact, {}, []
-                exact, twin = oracle.run(self.module, inputs, self._reseed, drawn)
-                values = state.everything(twin)
-                return exact, {n: values[n] for n in changed}, []
-            except torch.cuda.OutOfMemoryError:
-                _collect(self.device)
+            found = self._attempt(inputs, outputs, changed, attempt, drawn)
+            if found is not None:
+                return *found, []
+            collect(self.device)  # here, where the traceback no longer holds the tensors
         return self._single_precision(inputs)
+
+    def _attempt(
+        self, inputs: list[Any], outputs: Any, changed: list[str], parts: int, drawn: torch.dtype
+    ) -> tuple[Any, dict[str, torch.Tensor]] | None:
+        """The oracle in this many parts; None where it does not fit, or where the leading dim is no batch."""
+        try:
+            if parts > 1:
+                exact = oracle.run_in_parts(self.module, inputs, outputs, self._reseed, parts, drawn)
+                return None if exact is None else (exact, {})
+            exact, twin = oracle.run(self.module, inputs, self._reseed, drawn)
+        except torch.cuda.OutOfMemoryError:
+            return None
+        values = state.everything(twin)
+        return exact, {n: values[n] for n in changed}
 
     def _single_precision(self, inputs: list[Any]) -> tuple[Any, dict[str, torch.Tensor], list[str]]:
         """Where float64 does not fit: the reference itself with every TF32 switch off."""
@@ -339,6 +335,28 @@ class Reference:
                 return compare.compare_pointed(given, reference, values, dim)
         return comparison
 
+    def _compare_state(self, result: Result, reply: dict[str, Any], rows: dict[str, Any]) -> list[str]:
+        """Add a row for every updated tensor, and one for each that should not have changed but did.
+
+        Answers with the names that the candidate does not keep in the same form.
+        """
+        metas = reply["state_metas"]
+        parts = unpacked(opened(reply["state"], self.device, self.folder).to(self.device), list(metas.values()))
+        given = dict(zip(metas, parts, strict=True))
+        wanted = state.everything(self.module) | result.state
+        alike = {n for n, t in wanted.items() if n in given and (t.shape, t.dtype) == (given[n].shape, given[n].dtype)}
+        kept = [n for n in wanted if n in alike and n not in result.state]
+        before, after = (packed([values[n] for n in kept], self.device) for values in (wanted, given))
+        if not torch.equal(before, after):
+            for name in kept:
+                if compare.differing(given[name], wanted[name]):
+                    rows[STATE + name] = compare.exact(given[name], wanted[name]).to_json()
+        for name, reference in result.state.items():
+            if name in alike and reference.numel():
+                exact = result.oracle_state.get(name, reference)
+                rows[STATE + name] = compare.compare(given[name], exact, reference).to_json()
+        return sorted(set(wanted) - alike)
+
     def _mutated(self, handles: list[Handle], originals: list[torch.Tensor]) -> str:
         if self._mutates_inputs:
             return ""
@@ -354,11 +372,7 @@ class Reference:
         limit = self.cache_bytes if keep is None else keep
         while self._results and sum(r.bytes() for r in self._results.values()) > limit:
             del self._results[next(iter(self._results))]
-        _collect(self.device)
-
-
-def _name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+        collect(self.device)
 
 
 def _text(value: Any) -> str:
@@ -390,10 +404,3 @@ def _generators() -> list[torch.Tensor]:
 
 def _same_generators(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _collect(device: str) -> None:
-    gc.collect()
-    if device.startswith("cuda"):
-        torch.cuda.ipc_collect()
-        torch.cuda.empty_cache()

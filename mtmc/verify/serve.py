@@ -62,7 +62,17 @@ def main(arguments: list[str]) -> None:
             message = {"id": request["id"], "error": _described(error, request["call"])}
             del error
             gc.collect()
+            _empty_cache()
         answer(message)
+
+
+def _empty_cache() -> None:
+    """What a failed call held must not stay reserved on the card."""
+    if "torch" in sys.modules:
+        import torch
+
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
 
 
 def _lines(stream: Any) -> Any:

@@ -47,14 +47,18 @@ class Snapshot:
     def restore(self, names: list[str] | None = None) -> None:
         """Put the saved values back (all, or ``names``); buffers keep their identity where their shape allows."""
         now = updates(self._module)
+        targets, sources = [], []
         for name in self._copies if names is None else names:
             saved_value = self._copies[name]
             current = now.get(name)
             if current is not None and current.shape == saved_value.shape and current.dtype == saved_value.dtype:
-                with torch.no_grad():
-                    current.copy_(saved_value)
+                targets.append(current)
+                sources.append(saved_value)
             else:
                 assign(self._module, {name: saved_value.clone()})
+        if targets:  # one launch for a network's hundreds of statistics
+            with torch.no_grad():
+                torch._foreach_copy_(targets, sources)
 
 
 def assign(module: nn.Module, values: Mapping[str, torch.Tensor]) -> list[str]:

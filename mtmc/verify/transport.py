@@ -7,8 +7,6 @@ trusted side, and nothing it does can change what it is compared with.
 
 from __future__ import annotations
 
-import base64
-import gc
 import math
 import os
 import tempfile
@@ -18,11 +16,12 @@ from typing import Any
 
 import torch
 
-from mtmc.verify import wire
+from mtmc.verify import ipc, wire
 
 Handle = dict[str, Any]
 
-_CUDA_FIELDS = ("device", "handle", "bytes", "offset", "ref_handle", "ref_offset", "event", "event_sync")
+ALIGNMENT = 512
+"""Bytes to which tensors in a packed buffer are aligned, as torch aligns its allocations."""
 
 
 class Exporter:
@@ -59,27 +58,27 @@ class Exporter:
         if tensor.numel() == 0 or not described["plain"]:
             return described  # a subclass is never read: reading is what it waits for
         if self.ipc and tensor.device.type == "cuda":
-            fields = dict(zip(_CUDA_FIELDS, tensor.untyped_storage()._share_cuda_(), strict=True))
             self._kept.append(tensor)
-            # The order of requests settles who frees when. torch's own count of readers would keep memory for ever
-            # that the other side never opens, and its event needs more of the driver than a synchronise does.
-            torch.UntypedStorage._release_ipc_counter(fields["ref_handle"], fields["ref_offset"], device=self.device)
-            fields["event_sync"] = False
-            packed = {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in fields.items()}
-            return {"cuda": packed, "storage_offset": tensor.storage_offset(), **described}
+            return {"cuda": ipc.export(tensor), **described}
         dense = tensor.contiguous()
         path, copy = self._file(tuple(dense.shape), dense.stride(), dense.dtype)
         _copy(copy, dense)
         return {"file": path, **described, "file_stride": list(dense.stride())}
+
+    def allocate_packed(self, metas: Sequence[Mapping[str, Any]]) -> tuple[torch.Tensor, Handle]:
+        """One buffer for many tensors, laid out by ``layout``: a network's state is a thousand of them."""
+        size = layout(metas)[-1]
+        return self.allocate({"dtype": "uint8", "shape": [size], "stride": [1]})
+
+    def export_packed(self, sources: Sequence[torch.Tensor]) -> Handle:
+        """Copies of many tensors in one buffer."""
+        return self.export(packed(sources, self.device))
 
     def clear(self) -> None:
         """Forget everything exported; the other side must have dropped it first."""
         self._kept.clear()
         for path in self.folder.glob(f"{os.getpid()}-*.bin"):
             path.unlink(missing_ok=True)
-        if self.device.type == "cuda":
-            gc.collect()
-            torch.cuda.ipc_collect()
 
     def _file(self, shape: tuple[int, ...], stride: tuple[int, ...], kind: torch.dtype) -> tuple[str, torch.Tensor]:
         self._count += 1
@@ -88,17 +87,39 @@ class Exporter:
         return str(path), tensor
 
 
+def layout(metas: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Byte offset of each tensor in a packed buffer, and the buffer's size."""
+    offsets = [0]
+    for meta in metas:
+        size = math.prod(meta["shape"]) * wire.dtype(meta["dtype"]).itemsize
+        offsets.append(offsets[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
+    return offsets
+
+
+def unpacked(buffer: torch.Tensor, metas: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+    """The tensors of a packed buffer, contiguous, without a copy."""
+    parts = []
+    for meta, start in zip(metas, layout(metas), strict=False):
+        kind = wire.dtype(meta["dtype"])
+        size = math.prod(meta["shape"]) * kind.itemsize
+        parts.append(buffer[start : start + size].view(kind).view(meta["shape"]))
+    return parts
+
+
+def packed(sources: Sequence[torch.Tensor], device: torch.device | str) -> torch.Tensor:
+    """A packed buffer with the values of ``sources``; the gaps are zero, so that equal values are equal bytes."""
+    metas = [wire.meta(t) for t in sources]
+    buffer = torch.zeros(layout(metas)[-1], dtype=torch.uint8, device=device)
+    for part, source in zip(unpacked(buffer, metas), sources, strict=True):
+        part.copy_(source.detach())
+    return buffer
+
+
 def opened(handle: Handle, device: str, folder: Path) -> torch.Tensor:
     """The tensor behind a handle: shared memory where the transport shares, without a copy."""
     shape, kind = tuple(handle["shape"]), wire.dtype(handle["dtype"])
     if "cuda" in handle:
-        packed = {k: base64.b64decode(v) if isinstance(v, str) else v for k, v in handle["cuda"].items()}
-        # _new_shared_cuda wants this process's index of the same card, and initialised CUDA.
-        torch.cuda.init()
-        packed["device"] = torch.device(device).index or 0
-        storage = torch.UntypedStorage._new_shared_cuda(*(packed[name] for name in _CUDA_FIELDS))
-        tensor = torch.empty(0, dtype=kind, device=storage.device)
-        return tensor.set_(storage, handle["storage_offset"], shape, tuple(handle["stride"]))
+        return ipc.mapped(handle["cuda"], shape, tuple(handle["stride"]), kind, device)
     if "file" in handle:
         path = Path(handle["file"])
         if path.parent != folder:
@@ -154,7 +175,3 @@ def shared_folder(prefix: str = "mtmc-") -> Path:
         if stat.f_bavail * stat.f_frsize > 1 << 30:
             return Path(tempfile.mkdtemp(prefix=prefix, dir=memory))
     return Path(tempfile.mkdtemp(prefix=prefix))
-
-
-def elements(meta: Mapping[str, Any]) -> int:
-    return math.prod(meta["shape"])

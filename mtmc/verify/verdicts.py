@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mtmc.data.evaluation import ErrorStats, Outcome
+from mtmc.errors import JudgeError
 from mtmc.verify.compare import FACTOR
 from mtmc.verify.worker import Fault
 
@@ -17,6 +18,8 @@ COMPILER_ERRORS = ("CompilationError", "CompileTimeAssertionFailure", "Unsupport
 OUTSIDE = 1e30
 """Error of a result that is infinite or NaN where it must not be: finite, so that records stay plain JSON."""
 STATE = "state:"
+STATE_ROWS = 12
+"""Records of state kept with an evaluation: a network can have hundreds."""
 
 
 class Rejected(Exception):
@@ -31,10 +34,12 @@ class Rejected(Exception):
 
 @contextmanager
 def judged_fault(stage: str, input_set: str = "", *, importing: bool = False) -> Iterator[None]:
-    """Turn a fault of the candidate's child into a rejection."""
+    """Turn a fault of the candidate's child into a rejection; memory is both sides' and counts as the candidate's."""
     try:
         yield
     except Fault as fault:
+        if fault.role == "reference" and fault.kind != "oom":
+            raise JudgeError(f"The reference process failed in {fault.call}: {fault.sentence()}.") from fault
         where = f" on input set {input_set}" if input_set else ""
         match fault.kind:
             case "oom":
@@ -62,22 +67,26 @@ class Errors:
         self._rows.append((input_set, output, row))
 
     def stats(self) -> tuple[ErrorStats, ...]:
-        """One record a row, with what was allowed.
+        """One record an output and set, and the worst few of the state, with what was allowed."""
+        every = self._stats()
+        state = sorted((s for s in every if s.output.startswith(STATE)), key=_excess, reverse=True)
+        kept = {id(s) for s in state[:STATE_ROWS]}
+        return tuple(s for s in every if not s.output.startswith(STATE) or id(s) in kept)
 
-        Sets that differ only in their seed come from one distribution, so the reference's error there is the largest
-        over them: a scalar result can be right by luck once, and must not make its own luck the limit.
-        """
+    def _stats(self) -> list[ErrorStats]:
+        # Sets that differ only in their seed come from one distribution, so the reference's error there is the largest
+        # over them: a scalar result can be right by luck once, and must not make its own luck the limit.
         usual: dict[str, tuple[float, float]] = {}
         for input_set, output, row in self._rows:
             if input_set.startswith("seed"):
                 norm, worst = usual.get(output, (0.0, 0.0))
                 own = row["reference"]
                 usual[output] = max(norm, own["norm"]), max(worst, own["worst"])
-        return tuple(self._one(s, o, r, usual.get(o) if s.startswith("seed") else None) for s, o, r in self._rows)
+        return [self._one(s, o, r, usual.get(o) if s.startswith("seed") else None) for s, o, r in self._rows]
 
     def rejection(self) -> Rejected | None:
         """The first row outside the contract, as a rejection; own inputs before made-up ones."""
-        for stats, (input_set, output, row) in zip(self.stats(), self._rows, strict=True):
+        for stats, (input_set, output, row) in zip(self._stats(), self._rows, strict=True):
             if not stats.ok:
                 outcome = Outcome.WRONG_STATE if output.startswith(STATE) else Outcome.WRONG_RESULT
                 return Rejected(outcome, _explained(stats, row, input_set, output), "compare")
@@ -98,6 +107,12 @@ class Errors:
             allowed_norm=max(FACTOR * norm, row["ulp_norm"]),
             allowed_worst=max(FACTOR * worst, row["ulp_worst"]),
         )
+
+
+def _excess(stats: ErrorStats) -> float:
+    """How far outside what is allowed; below 1 is inside."""
+    tiny = 1e-300
+    return max(stats.norm / (stats.allowed_norm + tiny), stats.worst / (stats.allowed_worst + tiny))
 
 
 def _explained(stats: ErrorStats, row: dict[str, Any], input_set: str, output: str) -> str:

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections import defaultdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,9 +63,12 @@ class Fault(Exception):
     """A call that gave no value. ``kind``: ``error`` (the code raised, the child lives on), ``oom``, ``sticky`` (CUDA
     context lost), ``crash`` or ``timeout`` (the last three cost the child its life)."""
 
-    def __init__(self, kind: str, text: str, *, type_name: str = "", at: str = "", call: str = "") -> None:
+    def __init__(
+        self, kind: str, text: str, *, role: str = "", type_name: str = "", at: str = "", call: str = ""
+    ) -> None:
         super().__init__(text)
         self.kind = kind
+        self.role = role
         self.text = text
         self.type_name = type_name
         self.at = at
@@ -87,6 +91,8 @@ class Worker:
         self.folder = folder
         self.starts = 0
         """How often a process was started: a caller that finds it changed must load everything again."""
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        """Seconds waited for each method, to see where a judged step goes."""
         self._environment = environment or {}
         self._memory_bytes = memory_bytes
         self._start_timeout_s = start_timeout_s
@@ -147,21 +153,26 @@ class Worker:
     def finish(self, timeout_s: float) -> Any:
         """The value of the request that was begun; see ``call``."""
         method = self._busy
+        began = time.perf_counter()
         try:
             reply = self._receive(timeout_s, method)
         except BaseException:  # Ctrl-C too: a child in the middle of a call can't be talked to any more
             self.kill()
             raise
         self._busy = ""
+        self.spent[method] += time.perf_counter() - began
         if reply.get("id") != self._number:
             self.kill()
-            raise Fault("crash", "the child answered out of turn", call=method)
+            raise self._fault("crash", "the child answered out of turn", call=method)
         if "error" not in reply:
             return reply.get("value")
         error = reply["error"]
         if error["kind"] == "sticky":
             self.kill()
-        raise Fault(error["kind"], error["text"], type_name=error["type"], at=error["at"], call=method)
+        raise self._fault(error["kind"], error["text"], type_name=error["type"], at=error["at"], call=method)
+
+    def _fault(self, kind: str, text: str, **more: str) -> Fault:
+        return Fault(kind, text, role=self.role, **more)
 
     def kill_if_busy(self) -> None:
         """End a child whose answer nobody will read."""
@@ -212,7 +223,7 @@ class Worker:
             while data:
                 data = data[os.write(self._to, data) :]
         except BrokenPipeError:
-            raise Fault("crash", self._last_words()) from None
+            raise self._fault("crash", self._last_words()) from None
 
     def _receive(self, timeout_s: float, method: str) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
@@ -220,16 +231,16 @@ class Worker:
             left = deadline - time.monotonic()
             readable = select.select([self._from], [], [], max(left, 0))[0] if left > 0 else []
             if not readable:
-                raise Fault("timeout", f"no answer within {timeout_s:g} s", call=method)
+                raise self._fault("timeout", f"no answer within {timeout_s:g} s", call=method)
             chunk = os.read(self._from, 1 << 16)
             if not chunk or len(self._pending) > messages.MAX_LINE:
-                raise Fault("crash", self._last_words(), call=method)
+                raise self._fault("crash", self._last_words(), call=method)
             self._pending += chunk
         line, _, self._pending = self._pending.partition(b"\n")
         try:
             return messages.loads(line)
         except ValueError:
-            raise Fault("crash", "the child sent something that is not an answer", call=method) from None
+            raise self._fault("crash", "the child sent something that is not an answer", call=method) from None
 
     def _last_words(self) -> str:
         """How the process ended, and the last lines that it wrote."""

@@ -46,4 +46,4 @@ def test_a_copy_is_a_module_of_its_own(optimized: mtmc.OptimizedModule) -> None:
     with torch.no_grad():
         twin.layers[0].weight.zero_()
         assert not torch.equal(twin(X), optimized(X))
-        torch.testing.assert_close(optimized(X), optimized.original(X))
+        torch.testing.assert_close(optimized(X), optimized.original(X), rtol=1e-4, atol=1e-4)

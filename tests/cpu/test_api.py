@@ -56,7 +56,7 @@ def optimized(saved: tuple[Path, dict[str, torch.Tensor]]) -> mtmc.OptimizedModu
         (lambda m: m(), "takes 1 arguments and got 0"),
         (lambda m: m([1.0]), "is a list, not a tensor"),
         (lambda m: m.train()(X), "made in evaluation mode and is now in training mode"),
-        (lambda m: m.half()(X), "is now torch.float16, it was torch.float32"),
+        (lambda m: m(X), "on the CPU, and the kernels need a GPU"),
     ],
 )
 def test_refuses_what_it_was_not_made_for(optimized: mtmc.OptimizedModule, call, says: str) -> None:
@@ -64,7 +64,14 @@ def test_refuses_what_it_was_not_made_for(optimized: mtmc.OptimizedModule, call,
         call(optimized)
 
 
-def test_refuses_to_lose_gradients(optimized: mtmc.OptimizedModule) -> None:
+def test_refuses_parameters_of_another_dtype(optimized: mtmc.OptimizedModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mtmc.api._interpreted", lambda: True)
+    with torch.no_grad(), pytest.raises(UsageError, match="is now torch.float16, it was torch.float32"):
+        optimized.half()(X)
+
+
+def test_refuses_to_lose_gradients(optimized: mtmc.OptimizedModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mtmc.api._interpreted", lambda: True)
     with pytest.raises(UsageError, match="gradients"):
         optimized(X)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), pytest.raises(UsageError, match="autocast"):

@@ -158,7 +158,7 @@ def compile_sm90(path: str, signature: dict[str, Any]) -> dict[str, Any]:
     cubin.write_bytes(built.asm["cubin"])
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     usage = subprocess.run([str(tool), "-res-usage", str(cubin)], capture_output=True, text=True, check=True).stdout
-    registers, stack = re.search(r"REG:(\d+)", usage), re.search(r"LOCAL:(\d+)", usage)
+    registers, stack = re.search(r"REG:(\d+)", usage), re.search(r"STACK:(\d+)", usage)
     assert registers and stack, usage
     return {
         "ptx": built.asm["ptx"],

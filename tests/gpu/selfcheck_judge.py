@@ -98,6 +98,14 @@ def brief(e: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def used_gib() -> float:
+    """Memory in use on the card, by whatever process."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return round(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used / (1 << 30), 2)
+
+
 def main() -> None:
     report: dict[str, Any] = {}
     started = time.perf_counter()
@@ -163,6 +171,17 @@ def main() -> None:
             stateless = "torch.nn.functional.batch_norm(self.a(x), None, None, self.bn.weight, self.bn.bias, True)"
             broken = MLP.replace("self.bn(self.a(x))", stateless)
             step("mlp_no_state", lambda: brief(judge.evaluate(itself(broken))))
+        with Judge(load_problem(ADD.format(n=1 << 30)), pool=pool, options=JudgeOptions(shared_card=True)) as judge:
+            for worker in (pool.reference, pool.candidate):
+                worker.spent.clear()
+            step(
+                "large_baselines", lambda: judge.baselines().model_dump(exclude={"eager", "compiled", "eager_reduced"})
+            )
+            step("large", lambda: brief(judge.evaluate(triton_candidate())))
+            step("large_again", lambda: brief(judge.evaluate(triton_candidate())))
+            step("large_final", lambda: brief(judge.evaluate(triton_candidate(), final=True)))
+            step("large_held_GiB", used_gib)
+            step("large_spent", lambda: {w.role: dict(w.spent) for w in (pool.reference, pool.candidate)})
     with WorkerPool(None, JudgeOptions(transport="host")) as pool, Judge(load_problem(MLP), pool=pool) as judge:
         step("host_transport", lambda: brief(judge.evaluate(itself(MLP))))
     report["total_s"] = round(time.perf_counter() - started, 2)

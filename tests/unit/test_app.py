@@ -35,10 +35,7 @@ def test_one_sentence(
 
 
 def test_json_for_machines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        end_of(CaptureError("sort is not supported.", file="a.py", line=3), monkeypatch, "show", "--json")
-        == 2
-    )
+    assert end_of(CaptureError("sort is not supported.", file="a.py", line=3), monkeypatch, "show", "--json") == 2
     assert json.loads(capsys.readouterr().out) == {
         "error": "CaptureError",
         "message": "a.py:3: sort is not supported.",

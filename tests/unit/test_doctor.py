@@ -31,9 +31,7 @@ def test_json_lists_checks_and_variables() -> None:
     assert "MTMC_CACHE_DIR" in {variable["name"] for variable in report["variables"]}
 
 
-def test_an_unwritable_cache_is_missing_and_exits_with_3(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unwritable_cache_is_missing_and_exits_with_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MTMC_CACHE_DIR", str(tmp_path / "file" / "cache"))
     get_settings.cache_clear()

@@ -16,6 +16,21 @@ from mtmc.capture.aten import (
 from mtmc.capture.aten.site import RULES, Args, NotLowered, Piece, Rule, Site
 
 __all__ = [
-    "RULES", "Args", "NotLowered", "Piece", "Rule", "Site",
-    "activations", "contractions", "conv", "losses", "norms", "pointwise", "pooling", "random", "reductions", "scans", "views",
-]  # fmt: skip
+    "RULES",
+    "Args",
+    "NotLowered",
+    "Piece",
+    "Rule",
+    "Site",
+    "activations",
+    "contractions",
+    "conv",
+    "losses",
+    "norms",
+    "pointwise",
+    "pooling",
+    "random",
+    "reductions",
+    "scans",
+    "views",
+]

@@ -131,4 +131,3 @@ def einsum(site: Site, a: Args) -> list[Stage]:
     axes = tuple(Axis(letter, extents[letter]) for letter in result if extents[letter] != ONE)
     body = contract(summed, sides[0], sides[1])
     return [site.store(axes, tuple(place[letter] for letter in result), body)]
-

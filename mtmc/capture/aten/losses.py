@@ -7,7 +7,20 @@ from typing import Any
 
 from mtmc.capture.aten.pointwise import elementwise, k
 from mtmc.capture.aten.reductions import layout, norm_of
-from mtmc.capture.aten.site import Args, NotLowered, Piece, Site, count, lowers, number, op, points, reduce, space, split_space
+from mtmc.capture.aten.site import (
+    Args,
+    NotLowered,
+    Piece,
+    Site,
+    count,
+    lowers,
+    number,
+    op,
+    points,
+    reduce,
+    space,
+    split_space,
+)
 from mtmc.capture.aten.views import gathered
 from mtmc.capture.value import Value
 from mtmc.ir.expr import Expr, Load, Stage
@@ -19,7 +32,9 @@ NONE, MEAN, SUM = 0, 1, 2
 """ATen's numbers for ``reduction``."""
 
 
-def elementwise_loss(site: Site, left: Value, right: Any, reduction: int, body: Callable[..., Expr], *more: Any) -> list[Stage]:
+def elementwise_loss(
+    site: Site, left: Value, right: Any, reduction: int, body: Callable[..., Expr], *more: Any
+) -> list[Stage]:
     """``body`` of all elements, summed or averaged."""
     if reduction == NONE:
         return elementwise(site, [left, right, *more], body)

@@ -141,4 +141,3 @@ def _inference(site: Site, a: Args) -> list[Stage]:
     deviation = op("rsqrt", op("add", site.load(a.running_var, channel), number(a.eps, DType.F32)))
     y = op("mul", op("sub", site.load(a.input, index), site.load(a.running_mean, channel)), deviation)
     return [site.store(_listed(axes), index, affine(site, y, a.weight, a.bias, channel))]
-

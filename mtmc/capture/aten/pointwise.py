@@ -15,9 +15,7 @@ FLOAT = Promotion.INT_TO_FLOAT
 SAME = Promotion.DEFAULT
 
 
-def elementwise(
-    site: Site, values: Sequence[Any], body: Callable[..., Expr], kind: Promotion = SAME
-) -> list[Stage]:
+def elementwise(site: Site, values: Sequence[Any], body: Callable[..., Expr], kind: Promotion = SAME) -> list[Stage]:
     """One stage over the result's shape: ``body`` of the values, broadcast and promoted (None stays None)."""
     axes, index = space(site.shape())
     dtype = site.common([v for v in values if v is not None], kind)
@@ -191,7 +189,9 @@ def where(site: Site, a: Args) -> list[Stage]:
     axes, index = space(site.shape())
     dtype = site.common([a.self, a.other])
     condition = site.cast(site.at(a.condition, index), DType.BOOL)
-    return [site.store(axes, index, op("where", condition, site.at(a.self, index, dtype), site.at(a.other, index, dtype)))]
+    return [
+        site.store(axes, index, op("where", condition, site.at(a.self, index, dtype), site.at(a.other, index, dtype)))
+    ]
 
 
 @lowers("masked_fill")
@@ -273,7 +273,10 @@ def addcmul(site: Site, a: Args) -> list[Stage]:
 def addcdiv(site: Site, a: Args) -> list[Stage]:
     dtype = site.dtype()
     return elementwise(
-        site, [a.self, a.tensor1, a.tensor2], lambda x, y, z: op("add", x, scaled(a.value, op("div", y, z), dtype)), FLOAT
+        site,
+        [a.self, a.tensor1, a.tensor2],
+        lambda x, y, z: op("add", x, scaled(a.value, op("div", y, z), dtype)),
+        FLOAT,
     )
 
 
@@ -335,4 +338,3 @@ def copy(site: Site, a: Args) -> list[Stage]:
     source = a.src if "src" in vars(a) else a.self
     axes, index = space(site.shape())
     return [site.store(axes, index, site.at(source, index))]
-

@@ -100,15 +100,29 @@ def _adaptive(site: Site, a: Args, rank: int, monoid: str) -> list[Stage]:
             tap = Index.of(inner[-1])
         where.append(index[lead + d] * step + tap)
     value = reduce(monoid, inner, site.load(a.self, where))
-    return [site.store(axes, index, op("div", value, count(points(inner), DType.F32)) if monoid == "sum" and inner else value)]
+    if monoid == "sum" and inner:
+        value = op("div", value, count(points(inner), DType.F32))
+    return [site.store(axes, index, value)]
+
+
+def _register(rank: int) -> None:
+    def max_pool(site: Site, a: Args) -> list[Stage]:
+        return _max_pool(site, a, rank)
+
+    def avg_pool(site: Site, a: Args) -> list[Stage]:
+        return _avg_pool(site, a, rank)
+
+    def adaptive_avg_pool(site: Site, a: Args) -> list[Stage]:
+        return _adaptive(site, a, rank, "sum")
+
+    def adaptive_max_pool(site: Site, a: Args) -> list[Stage]:
+        return _adaptive(site, a, rank, "max")
+
+    lowers(f"max_pool{rank}d", f"max_pool{rank}d_with_indices")(max_pool)
+    lowers(f"avg_pool{rank}d")(avg_pool)
+    lowers(f"adaptive_avg_pool{rank}d", f"_adaptive_avg_pool{rank}d")(adaptive_avg_pool)
+    lowers(f"adaptive_max_pool{rank}d")(adaptive_max_pool)
 
 
 for _rank in (1, 2, 3):
-    lowers(f"max_pool{_rank}d", f"max_pool{_rank}d_with_indices")(lambda site, a, rank=_rank: _max_pool(site, a, rank))
-    lowers(f"avg_pool{_rank}d")(lambda site, a, rank=_rank: _avg_pool(site, a, rank))
-    lowers(f"adaptive_avg_pool{_rank}d", *([f"_adaptive_avg_pool{_rank}d"] if _rank > 1 else []))(
-        lambda site, a, rank=_rank: _adaptive(site, a, rank, "sum")
-    )
-    lowers(f"adaptive_max_pool{_rank}d")(lambda site, a, rank=_rank: _adaptive(site, a, rank, "max"))
-
-
+    _register(_rank)

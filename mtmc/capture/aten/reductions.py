@@ -7,7 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from mtmc.capture.aten.pointwise import elementwise, k
-from mtmc.capture.aten.site import Args, NotLowered, Site, count, dims, lowers, number, op, plain, points, reduce, split_space
+from mtmc.capture.aten.site import (
+    Args,
+    NotLowered,
+    Site,
+    count,
+    dims,
+    lowers,
+    number,
+    op,
+    plain,
+    points,
+    reduce,
+    split_space,
+)
 from mtmc.capture.value import Value
 from mtmc.ir.expr import Expr, Stage
 from mtmc.ir.index import ZERO, Axis, Index
@@ -60,9 +73,7 @@ def prod(site: Site, a: Args) -> list[Stage]:
 @lowers("mean")
 def mean(site: Site, a: Args) -> list[Stage]:
     dtype = site.dtype().compute
-    return reduction(
-        site, a, lambda x, r: op("div", reduce("sum", r, x), count(points(r), dtype)), _dim(a), dtype
-    )
+    return reduction(site, a, lambda x, r: op("div", reduce("sum", r, x), count(points(r), dtype)), _dim(a), dtype)
 
 
 @lowers("amax")
@@ -88,8 +99,12 @@ def _extreme(site: Site, a: Args, name: str) -> list[Stage]:
     both: list[Stage] = []
     for part in (0, 1):
         if site.used[part]:
-            both += reduction(site, a, lambda x, r, part=part: reduce(f"arg{name}", r, x, part), a.dim, None, part)
+            both += reduction(site, a, _component(f"arg{name}", part), a.dim, None, part)
     return both
+
+
+def _component(monoid: str, part: int) -> Callable[[Expr, list[Axis]], Expr]:
+    return lambda x, r: reduce(monoid, r, x, part)
 
 
 @lowers("max")
@@ -107,7 +122,7 @@ def aminmax(site: Site, a: Args) -> list[Stage]:
     stages: list[Stage] = []
     for part, name in enumerate(("min", "max")):
         if site.used[part]:
-            stages += reduction(site, a, lambda x, r, name=name: reduce(name, r, x), a.dim, None, part)
+            stages += reduction(site, a, _component(name, 0), a.dim, None, part)
     return stages
 
 
@@ -184,7 +199,9 @@ def std_mean(site: Site, a: Args) -> list[Stage]:
 # ---- softmax -------------------------------------------------------------------------------------------------
 
 
-def _exponentials(site: Site, value: Value, dim: Any) -> tuple[list[Stage], list[Axis], tuple[Index, ...], Expr, Expr, Expr]:
+def _exponentials(
+    site: Site, value: Value, dim: Any
+) -> tuple[list[Stage], list[Axis], tuple[Index, ...], Expr, Expr, Expr]:
     """Stages for the row's maximum and sum of exponentials; all axes, the index, the element and both values."""
     reduced = dims(dim, len(value.shape))
     kept, inner, index = layout(value, reduced)

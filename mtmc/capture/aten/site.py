@@ -27,8 +27,15 @@ class NotLowered(Exception):
     """The operation has no stages here; it stays with the library. Never leaves this layer."""
 
 
-Args: TypeAlias = SimpleNamespace
-"""Arguments by schema name, defaults filled in: Value, Index, numbers, tuples, None."""
+class MissingArgument(NotLowered, AttributeError):
+    """This overload of the operation lacks an argument that its rule needs."""
+
+
+class Args(SimpleNamespace):
+    """Arguments by schema name, defaults filled in: Value, Index, numbers, tuples, None."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise MissingArgument(name)
 
 
 @dataclass(frozen=True)
@@ -116,9 +123,7 @@ class Site:
         """A buffer between two pieces of one operation."""
         return self.host.new_temp(dtype, shape)
 
-    def call(
-        self, target: str, args: Sequence[Any], results: tuple[str | None, ...], kwargs: Any = None
-    ) -> list[Call]:
+    def call(self, target: str, args: Sequence[Any], results: tuple[str | None, ...], kwargs: Any = None) -> list[Call]:
         """A library call of a piece; Values become the view calls that they need and a reference."""
         return self.host.call(target, args, kwargs or {}, results)
 
@@ -177,7 +182,7 @@ def space(shape: Iterable[Index], prefix: str = "i") -> tuple[tuple[Axis, ...], 
 def split_space(
     shape: Iterable[Index], reduced: Iterable[int], prefix: str = "i"
 ) -> tuple[tuple[Axis | None, ...], tuple[Index, ...]]:
-    """An axis for each dimension (None for extent 1): ``r0, r1, ..`` for the reduced ones, ``i0, i1, ..`` for others."""
+    """An axis for each dimension (None for extent 1): ``r0, r1, ..`` for reduced ones, ``i0, i1, ..`` for others."""
     taken = set(reduced)
     counts = {prefix: 0, "r": 0}
     axes: list[Axis | None] = []

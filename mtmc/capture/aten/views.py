@@ -11,7 +11,7 @@ from typing import Any
 from mtmc.capture.aten.site import Args, NotLowered, Site, count, dims, lowers, number, op, plain, space
 from mtmc.capture.value import Value
 from mtmc.ir.expr import Const, Expr, IndexValue, Load, Select, Stage
-from mtmc.ir.index import ZERO, Index, delinearize, linearize, nonnegative
+from mtmc.ir.index import ZERO, Axis, Dim, Index, delinearize, linearize, nonnegative
 from mtmc.ir.types import DType
 
 
@@ -141,14 +141,14 @@ def pixel_unshuffle(site: Site, a: Args) -> list[Stage]:
 
 @lowers("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def upsample_nearest(site: Site, a: Args) -> list[Stage]:
-    spatial = range(2, len(a.self.shape))
+    source = a.self if hasattr(a, "self") else a.input
     factors: dict[int, int] = {}
-    for d in spatial:
-        small, large = plain(a.self.shape[d]), plain(site.shape()[d])
+    for d in range(2, len(source.shape)):
+        small, large = plain(source.shape[d]), plain(site.shape()[d])
         if large % small:
             raise NotLowered("upsampling by a fraction")
         factors[d] = large // small
-    return moved(site, a.self, lambda index: [i // factors.get(d, 1) for d, i in enumerate(index)])
+    return moved(site, source, lambda index: [i // factors.get(d, 1) for d, i in enumerate(index)])
 
 
 # ---- triangles and diagonals ---------------------------------------------------------------------------------
@@ -187,11 +187,24 @@ def diag_embed(site: Site, a: Args) -> list[Stage]:
 
 
 def gathered(site: Site, value: Value, index: Sequence[Index | Expr]) -> Load:
-    """An element at a computed position; the tensor has to be a whole buffer."""
-    if not value.whole or value.scalar is not None:
-        raise NotLowered("a gather from a view")
-    kept = tuple(ZERO if e.constant == 1 else i for i, e in zip(index, value.shape, strict=True))
-    return Load(value.buffer, kept)
+    """An element at a computed position. A view's dimension can be gathered where it is one of its buffer's."""
+    if value.scalar is not None:
+        raise NotLowered("a gather from a number")
+    kept = [ZERO if e.constant == 1 else i for i, e in zip(index, value.shape, strict=True)]
+    if value.whole:
+        return Load(value.buffer, tuple(kept))
+    axes, where = value.map
+    computed = {axis: i for axis, i in zip(axes, kept, strict=True) if not isinstance(i, Index)}
+    known: dict[Axis | Dim, Index] = {axis: i for axis, i in zip(axes, kept, strict=True) if isinstance(i, Index)}
+    subscripts: list[Index | Expr] = []
+    for part in where:
+        if part.single in computed:
+            subscripts.append(computed[part.single])  # type: ignore[index]
+        elif part.axes & computed.keys():
+            raise NotLowered("a gather through a reshaped dimension")
+        else:
+            subscripts.append(part.substitute(known))
+    return Load(value.buffer, tuple(subscripts))
 
 
 @lowers("embedding")
@@ -269,5 +282,3 @@ def eye(site: Site, a: Args) -> list[Stage]:
     axes, index = space(site.shape())
     i, j = index
     return [site.store(axes, index, Select((i - j, j - i), number(1, site.dtype()), number(0, site.dtype())))]
-
-

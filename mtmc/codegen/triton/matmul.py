@@ -160,7 +160,8 @@ class _MatmulRenderer:
         """Whether the loops over tiles and over k become one, so that the next tile is fetched during an epilogue:
         its buffer then lives beside the pipeline's."""
         schedule = self.frame.schedule
-        needed = self.form.shared_bytes(self.program, schedule) + 4 * self.tile_m * self.tile_n
+        width = max(self.program.dtype(name).bytes for name in self.kernel.writes)
+        needed = self.form.shared_bytes(self.program, schedule) + width * self.tile_m * self.tile_n
         return self.form.half and needed + 2048 <= SHARED
 
     # -- one tile of the output ---------------------------------------------------------------------------

@@ -190,7 +190,8 @@ class MatmulForm:
         tm, tn, tk, warps, stages = shape
         tile = (min(tm, max(16, pow2_ceil(m))), min(tn, max(16, pow2_ceil(n))), min(tk, max(16, pow2_ceil(k))))
         steps = -(-k // tile[2])
-        return Schedule(self.name, tile, warps=warps, stages=max(1, min(stages, steps)), group=8, **options)
+        stages = max(1, min(stages, steps))
+        return Schedule(self.name, tile, warps=warps, stages=stages, group=8, separate=k > SHALLOW, **options)
 
     def _estimate(self, program: Program, schedule: Schedule, hardware: Hardware) -> float:
         """Relative time: full waves of tiles, each the slower of its products and its traffic, and its latency, which
@@ -210,7 +211,7 @@ class MatmulForm:
         held = len(self.contracts) + self.separate(schedule)
         registers = (40 if self.half else 140) + held * tm * tn // (32 * schedule.warps)
         room = min(2048 // registers // schedule.warps, SHARED // (self.shared_bytes(program, schedule) + 1024), waves)
-        return waves * (max(flops, moved) * hardware.sms + 2e-6 / max(1, room))
+        return waves * (max(flops, moved) * hardware.sms + LATENCY_S / max(1, room))
 
     def _describable(self, program: Program) -> bool:
         try:
@@ -225,6 +226,12 @@ class MatmulForm:
         kinds = [dtype_of(side, program.dtype) for left in (True, False) for side in self.operands(left)]
         return DType.F64 if DType.F64 in kinds else kinds[0]
 
+
+LATENCY_S = 6e-6
+"""What a tile takes beyond its products and its traffic when it is alone on its multiprocessor (measured on an H200: a
+product of depth 64 at 128 x 128 tiles, one a multiprocessor, takes 7 us a tile)."""
+SHALLOW = 256
+"""Depth up to which the tensor core's truncating accumulator costs nothing worth a second one."""
 
 _HALF_SHAPES = (
     (128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 4, 4), (128, 64, 64, 4, 3),

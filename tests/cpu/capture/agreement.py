@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,17 @@ from mtmc.ir.check import check
 from mtmc.ir.index import Dim
 from mtmc.ir.interp import run
 from mtmc.ir.program import Kernel, Program, Role, Stages
+
+
+class Fn(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.function(*args)
 
 
 def bindings(program: Program, module: torch.nn.Module, inputs: tuple[Any, ...]) -> dict[str, torch.Tensor]:
@@ -63,7 +75,7 @@ def compare(program: Program, module: torch.nn.Module, inputs: tuple[Any, ...], 
     arrays = {name: t.float().numpy() if t.dtype is torch.bfloat16 else t.numpy() for name, t in tensors.items()}
 
     def library(kernel: Kernel, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        given = {name: torch.from_numpy(np.ascontiguousarray(a)).to(_torch(program, name)) for name, a in values.items()}
+        given = {name: torch.from_numpy(np.array(a, order="C")).to(_torch(program, name)) for name, a in values.items()}
         given |= {n: tensors[n] for c in kernel.calls for n in c.refs() if n in tensors and n not in given}
         results = run_kernel(kernel, given, dims=dims)
         return {name: (t.float() if t.dtype is torch.bfloat16 else t).numpy() for name, t in results.items()}
@@ -73,18 +85,29 @@ def compare(program: Program, module: torch.nn.Module, inputs: tuple[Any, ...], 
     with torch.no_grad():
         result = eager(*[x.clone() if isinstance(x, torch.Tensor) else x for x in inputs])
     expected = list(result) if isinstance(result, tuple | list) else [result]
-    assert program.output_tree == ("tensor" if isinstance(result, torch.Tensor) else type(result).__name__)
+    assert program.output_tree == (
+        "tensor" if isinstance(result, torch.Tensor) else "list" if isinstance(result, list) else "tuple"
+    )
     assert len(expected) == len(program.outputs)
     wanted = dict(zip(program.outputs, expected, strict=True))
     for update in program.updates:
         if program.buffer(update.state).role is Role.STATE:
             wanted[update.value] = _attribute(eager, program.buffer(update.state).source)
     for name, tensor in wanted.items():
-        torch.testing.assert_close(called[name], tensor, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"calls, {n}: {m}")
+        torch.testing.assert_close(
+            called[name],
+            tensor,
+            rtol=tolerance,
+            atol=tolerance,
+            equal_nan=True,
+            msg=lambda m, n=name: f"calls, {n}: {m}",
+        )
         assert called[name].dtype == tensor.dtype
         loose = tolerance if tensor.dtype not in (torch.bfloat16, torch.float16) else 1e-2
         got = torch.from_numpy(np.array(meant[name])).to(tensor.dtype)
-        torch.testing.assert_close(got, tensor, rtol=loose, atol=loose, equal_nan=True, msg=lambda m, n=name: f"stages, {n}: {m}")
+        torch.testing.assert_close(
+            got, tensor, rtol=loose, atol=loose, equal_nan=True, msg=lambda m, n=name: f"stages, {n}: {m}"
+        )
 
 
 def _torch(program: Program, name: str) -> torch.dtype:

@@ -26,7 +26,7 @@ print(*(worker.pid for worker in workers), flush=True)
 """
 
 
-NOTHING = {"source": "", "signatures": [], "capability": 90}
+NOTHING = {"source": "", "signatures": [], "capability": 90, "launchers": False}
 
 
 def gone(pids: list[int], seconds: float = 10) -> bool:
@@ -43,7 +43,10 @@ def gone(pids: list[int], seconds: float = 10) -> bool:
     [
         ("time.sleep(60)", signal.SIGKILL),
         ("time.sleep(60)", signal.SIGINT),
-        ("workers[0].call('build', 60, source='while True: pass', signatures=[], capability=90)", signal.SIGINT),
+        (
+            "workers[0].call('build', 60, source='while True: pass', signatures=[], capability=90, launchers=False)",
+            signal.SIGINT,
+        ),
         ("raise SystemExit", None),
     ],
     ids=["killed", "interrupted", "interrupted in a call", "exits without closing"],

@@ -31,9 +31,7 @@ class Small(Draft):
         spec = Stages(stages, local)
         reads = Kernel("", spec, "").reads
         call = Call(f"aten.{op}.default", tuple(Ref(name) for name in reads), results=(stages[-1].target,))
-        self.kernels.append(
-            Kernel(f"k{number_}", spec, op, (call,), lines=(10 + number_,), rounding=rounding)
-        )
+        self.kernels.append(Kernel(f"k{number_}", spec, op, (call,), lines=(10 + number_,), rounding=rounding))
         return stages[-1].target
 
     def map(self, op: str, source: str, *more: Expr) -> str:

@@ -47,6 +47,13 @@ def three() -> Program:
     return small.program()
 
 
+def generated() -> Program:
+    """All three as tiles; a float32 product stays in the library until somebody tiles or encodes it."""
+    program = apply(three(), parse("generate all with default schedules"))
+    assert [isinstance(kernel.impl, Tile) for kernel in program.kernels] == [False, True, True]
+    return apply(program, parse("tile k0 to 64x128x32 with 4 warps and 3 stages"))
+
+
 def blocks(count: int) -> Program:
     """Equal blocks of a linear layer and an activation, as a deep network has."""
     small = Small()
@@ -84,13 +91,9 @@ actions = st.one_of(
     st.builds(tile.action, region, schedules),
     st.builds(fuse.action, region, region),
     st.builds(split.action, region, count),
-    st.builds(
-        encode.action, region, st.sampled_from(("split", "fp16")), st.sampled_from(("kept", "kmajor"))
-    ),
+    st.builds(encode.action, region, st.sampled_from(("split", "fp16")), st.sampled_from(("kept", "kmajor"))),
     st.builds(lambda r, n: Action("pipeline", (r,), (("stages", n),)), region, st.integers(1, 8)),
-    st.builds(
-        lambda r, d: Action("pipeline", (r,), (("persistent", True), ("descriptors", d))), region, st.booleans()
-    ),
+    st.builds(lambda r, d: Action("pipeline", (r,), (("persistent", True), ("descriptors", d))), region, st.booleans()),
     st.builds(lambda r, n: Action("reorder", (r,), (("group", n),)), region, st.integers(1, 64)),
     st.builds(lambda r, n: Action("reorder", (r,), (("order", n),)), region, st.integers(0, 1)),
     st.builds(lambda r: Action("revert", (r,)), region),
@@ -147,7 +150,7 @@ def test_refusals_say_why(line: str, reason: str) -> None:
 
 
 def test_generated_kernels_refuse_what_their_form_has_not() -> None:
-    program = apply(three(), parse("generate all with default schedules"))
+    program = generated()
     assert all(isinstance(kernel.impl, Tile) for kernel in program.kernels)
     for line, reason in (
         ("pipeline k1 with 4 stages", "no inner loop"),
@@ -160,7 +163,7 @@ def test_generated_kernels_refuse_what_their_form_has_not() -> None:
 
 
 def test_schedule_actions_change_only_the_schedule() -> None:
-    program = apply(three(), parse("generate all with default schedules"))
+    program = generated()
     before = program.kernel("k0").impl
     assert isinstance(before, Tile)
     for line, field, value in (
@@ -179,7 +182,7 @@ def test_schedule_actions_change_only_the_schedule() -> None:
 
 
 def test_candidates_are_legal_distinct_and_the_same_each_time() -> None:
-    program = apply(three(), parse("generate all with default schedules"))
+    program = generated()
     found = propose(program, H200)
     assert found == propose(program, H200)
     assert 20 < len(found.actions) <= 64
@@ -194,14 +197,14 @@ def test_candidates_are_legal_distinct_and_the_same_each_time() -> None:
 
 
 def test_a_small_limit_keeps_one_of_each_kind() -> None:
-    program = apply(three(), parse("generate all with default schedules"))
+    program = generated()
     few = propose(program, H200, limit=12)
     assert len(few.actions) <= 12 and few.cut > 0
     assert "stop" in [action.kind for action in few.actions]
 
 
 def test_hot_regions_get_more_candidates() -> None:
-    program = apply(three(), parse("generate all with default schedules"))
+    program = generated()
 
     def count(shares: dict[str, float], name: str) -> int:
         found = propose(program, H200, shares, limit=20).actions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mtmc.actions import Action, apply, propose
+from mtmc.actions import Action, apply, propose, split
 from mtmc.data.hardware import H200
 from mtmc.errors import IllegalAction
 from mtmc.ir.expr import Contract, Op, Reduce
@@ -132,13 +132,11 @@ def test_advice_for_few_long_rows_only() -> None:
     assert not [a for a in propose(small.program(), H200).actions if a.kind == "split"]
     small = Small()
     small.reduce("sum", small.input(4, 1 << 20), over=1)
-    counts = [a.number("parts") for a in propose(small.program(), H200).actions if a.kind == "split"]
+    counts = [a.number("parts") for a in split.propose(small.program(), H200)]
     assert counts == [32, 64, 128, 256, 512]
 
 
-@pytest.mark.parametrize(
-    ("parts", "reason"), [(1, "2 to 4096"), (200, "can't be split across"), (5000, "2 to 4096")]
-)
+@pytest.mark.parametrize(("parts", "reason"), [(1, "2 to 4096"), (200, "can't be split across"), (5000, "2 to 4096")])
 def test_illegal_splits_say_why(parts: int, reason: str) -> None:
     small = Small()
     small.reduce("sum", small.input(3, 100), over=1)

@@ -13,9 +13,7 @@ def fenced(code: str, language: str = "python") -> str:
 
 
 def test_takes_the_last_python_block() -> None:
-    answer = (
-        fenced("def draft(x, out):\n    return\n") + "\nBetter:\n" + fenced(GOOD) + fenced("ls -l\n", "bash")
-    )
+    answer = fenced("def draft(x, out):\n    return\n") + "\nBetter:\n" + fenced(GOOD) + fenced("ls -l\n", "bash")
     assert extract_code(answer) == GOOD
 
 

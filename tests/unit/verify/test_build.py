@@ -42,7 +42,7 @@ def test_a_kernel_reports_its_resources_and_warms_the_cache(builder: Builder, mo
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    (found,) = builder.build(SOURCE, [ADD.model_dump()], 90)
+    (found,) = builder.build(SOURCE, [ADD.model_dump()], 90, launchers=False)
     assert found["error"] == "" and found["row"]["registers"] > 0 and found["row"]["spills"] == 0
 
     # A real launch up to where the card would be needed, with only the driver replaced.
@@ -67,5 +67,5 @@ def test_a_kernel_reports_its_resources_and_warms_the_cache(builder: Builder, mo
 
 def test_a_kernel_that_does_not_compile_says_why(builder: Builder) -> None:
     bad = ADD.model_copy(update={"constexprs": (("BLOCK", 500),)})
-    (found,) = builder.build(SOURCE, [bad.model_dump()], 90)
+    (found,) = builder.build(SOURCE, [bad.model_dump()], 90, launchers=False)
     assert "power of 2" in found["error"] and "CompilationError" in found["error"]
