@@ -61,9 +61,7 @@ def parse(line: str) -> Action:
         action = module.parse(bare)
         if action is not None:
             return action
-    raise IllegalAction(
-        f"'{line}' is no action; an action reads like 'tile k3 to 128x128x64 with 8 warps' or 'stop'"
-    )
+    raise IllegalAction(f"'{line}' is no action; an action reads like 'tile k3 to 128x128x64 with 8 warps' or 'stop'")
 
 
 def apply(program: Program, action: Action, hardware: Hardware = H200) -> Program:

@@ -159,9 +159,7 @@ class _Encoder:
         """True where neighbours of the operand in memory lie along k (or nowhere in particular)."""
         strides = [stride_of(self.program, load, self.form.k[-1]) for load in loads(side)]
         return 1 in strides or not any(
-            stride_of(self.program, load, axis) == 1
-            for load in loads(side)
-            for axis in self.form.m + self.form.n
+            stride_of(self.program, load, axis) == 1 for load in loads(side) for axis in self.form.m + self.form.n
         )
 
     def _encode(
@@ -217,9 +215,7 @@ class _Encoder:
     def same(self, a: _Encoded, left: Expr, right: Expr) -> _Encoded | None:
         """The encoding of the left operand for the right one, where both are one tensor in the same role."""
         form = self.form
-        if len(form.m) != len(form.n) or any(
-            m.extent != n.extent for m, n in zip(form.m, form.n, strict=True)
-        ):
+        if len(form.m) != len(form.n) or any(m.extent != n.extent for m, n in zip(form.m, form.n, strict=True)):
             return None
         over: Mapping[Axis | Dim, Index] = {m: Index.of(n) for m, n in zip(form.m, form.n, strict=True)}
         if substitute(left, over) != right:

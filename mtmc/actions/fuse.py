@@ -157,9 +157,7 @@ def _joined(first: Kernel, second: Kernel, spec: Stages) -> Kernel:
 # ---- the consumer follows on the producer's axes ------------------------------------------------------------
 
 
-def _follow(
-    program: Program, first: Kernel, second: Kernel, shared: tuple[str, ...], needed: frozenset[str]
-) -> Stages:
+def _follow(program: Program, first: Kernel, second: Kernel, shared: tuple[str, ...], needed: frozenset[str]) -> Stages:
     """The producer's stages, then the consumer's on the producer's axes."""
     ahead = known(program, first)
     behind = known(program, second)
@@ -227,9 +225,7 @@ def _static(load: Load) -> tuple[Index, ...]:
     return index
 
 
-def _place_by_reads(
-    program: Program, ahead: tuple[Stage, ...], behind: tuple[Stage, ...], places: _Placed
-) -> _Placed:
+def _place_by_reads(program: Program, ahead: tuple[Stage, ...], behind: tuple[Stage, ...], places: _Placed) -> _Placed:
     """Axes that index a buffer which both read lie where the producer reads it."""
     for mine in _loads_of(behind):
         for theirs in _loads_of(ahead):
@@ -243,9 +239,7 @@ def _place_by_reads(
     return places
 
 
-def _place_by_extent(
-    ahead: tuple[Stage, ...], behind: tuple[Stage, ...], places: _Placed
-) -> _Placed:
+def _place_by_extent(ahead: tuple[Stage, ...], behind: tuple[Stage, ...], places: _Placed) -> _Placed:
     """Axes that nothing has placed yet take the producer's unused axes of the same extent, in order."""
     used = {axis for value in places.values() for axis in value.axes}
     free = [axis for axis in stage_axes(ahead) if axis not in used]
@@ -276,10 +270,8 @@ def _recompute(
     program: Program, first: Kernel, second: Kernel, shared: tuple[str, ...], needed: frozenset[str]
 ) -> Stages:
     """The consumer's stages with the producer's values in place of its loads."""
-    require(
-        not needed,
-        f"{', '.join(sorted(needed))} of {first.id} ({first.note}) {'is' if len(needed) == 1 else 'are'} needed elsewhere",
-    )
+    names = ", ".join(sorted(needed))
+    require(not needed, f"others need {names} of {first.id} ({first.note})")
     return _inlined(program, first, second)
 
 
@@ -302,8 +294,7 @@ def _inlined(program: Program, first: Kernel, second: Kernel) -> Stages:
         writers = tuple(stage for stage in ahead.stages if stage.target == target)
         shape = program.buffer(target).shape
         stages = tuple(
-            inline(writers, stage, shape, program.dtype) if target in stage.reads else stage
-            for stage in stages
+            inline(writers, stage, shape, program.dtype) if target in stage.reads else stage for stage in stages
         )
         for stage in stages:
             size = sum(1 for _ in walk(stage.body))
@@ -317,9 +308,7 @@ def _inlined(program: Program, first: Kernel, second: Kernel) -> Stages:
 # ---- schedules ----------------------------------------------------------------------------------------------
 
 
-def _schedule(
-    program: Program, first: Kernel, second: Kernel, kernel: Kernel, hardware: Hardware
-) -> Schedule:
+def _schedule(program: Program, first: Kernel, second: Kernel, kernel: Kernel, hardware: Hardware) -> Schedule:
     """The default of the fused kernel's form, or the schedule that somebody chose for the part of that form."""
     form = form_of(program, kernel)
     default = form.default(program, hardware)

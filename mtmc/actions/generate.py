@@ -40,9 +40,7 @@ def _open(kernel: Kernel) -> bool:
 
 
 def check(program: Program, action: Action) -> None:
-    require(
-        any(_open(kernel) for kernel in program.kernels), "no library kernel is left that could be generated"
-    )
+    require(any(_open(kernel) for kernel in program.kernels), "no library kernel is left that could be generated")
 
 
 def rewrite(program: Program, action: Action, hardware: Hardware) -> Program:
@@ -74,8 +72,8 @@ SHALLOW = 32
 
 
 def _slow(program: Program, kernel: Kernel) -> bool:
-    """Matrix products that the library runs faster than a plain tile: cuBLAS on float32 beats three TF32 products, which
-    is why those operands are encoded first; float64 has no tensor-core path here."""
+    """Matrix products that the library runs faster than a plain tile: cuBLAS on float32 beats three TF32 products,
+    which is why those operands are encoded first; float64 has no tensor-core path here."""
     try:
         form = form_of(program, kernel)
     except IRError:

@@ -79,17 +79,11 @@ def rewrite(program: Program, action: Action, hardware: Hardware) -> Program:
 
 def _check_descriptor(program: Program, side: object) -> None:
     """A descriptor reads a box of a strided tensor: plain axes, one unit stride, the others multiples of 16 bytes."""
-    require(
-        isinstance(side, Load), "an operand that is computed on the way in can't come through a descriptor"
-    )
+    require(isinstance(side, Load), "an operand that is computed on the way in can't come through a descriptor")
     assert isinstance(side, Load)
     buffer = program.buffer(side.buffer)
-    plain = all(
-        isinstance(sub, Index) and (isinstance(sub.single, Axis) or sub == Index()) for sub in side.index
-    )
-    require(
-        plain and not side.when, f"'{buffer.name}' is read through a view that a descriptor can't express"
-    )
+    plain = all(isinstance(sub, Index) and (isinstance(sub.single, Axis) or sub == Index()) for sub in side.index)
+    require(plain and not side.when, f"'{buffer.name}' is read through a view that a descriptor can't express")
     strides = [stride.constant for stride in buffer.strides]
     require(strides[-1] == 1, f"'{buffer.name}' has no unit stride in its last dimension")
     aligned = all(stride is not None and stride * buffer.dtype.bytes % 16 == 0 for stride in strides[:-1])

@@ -57,9 +57,7 @@ def members(program: Program, region: str) -> tuple[Kernel, ...]:
     name = region.removesuffix("*")
     kernel = next((k for k in program.kernels if k.id == name), None)
     if kernel is None:
-        raise IllegalAction(
-            f"there is no kernel {name}; the program has {', '.join(k.id for k in program.kernels)}"
-        )
+        raise IllegalAction(f"there is no kernel {name}; the program has {', '.join(k.id for k in program.kernels)}")
     if not region.endswith("*"):
         return (kernel,)
     return next(equal for equal in classes(program) if any(k.id == name for k in equal))
@@ -67,15 +65,14 @@ def members(program: Program, region: str) -> tuple[Kernel, ...]:
 
 def representatives(program: Program) -> Iterator[tuple[str, Kernel]]:
     """One region and kernel for each class, in program order; ``k3*`` where the class has several."""
-    firsts = {equal[0].id: len(equal) for equal in classes(program)}
-    for kernel in program.kernels:
-        if kernel.id in firsts:
-            yield kernel.id + ("*" if firsts[kernel.id] > 1 else ""), kernel
+    for equal in classes(program):
+        yield region_of(program, equal[0]), equal[0]
 
 
 def region_of(program: Program, kernel: Kernel) -> str:
     """The class region of a kernel, named by the class's first member; its id where the class has one member."""
-    for equal in classes(program):
-        if any(k.id == kernel.id for k in equal):
-            return equal[0].id + ("*" if len(equal) > 1 else "")
-    return kernel.id
+    kept: dict[str, str] | None = vars(program).get("_regions")
+    if kept is None:
+        kept = {k.id: equal[0].id + "*" * (len(equal) > 1) for equal in classes(program) for k in equal}
+        vars(program)["_regions"] = kept
+    return kept[kernel.id]

@@ -42,9 +42,7 @@ def check(program: Program, action: Action) -> None:
     kernel = program.kernel(action.region[0])
     schedule = schedule_of(kernel)
     if "group" in dict(action.params):
-        require(
-            schedule.form == "matmul", f"{kernel.id} ({kernel.note}) has a grid of one dimension: no groups"
-        )
+        require(schedule.form == "matmul", f"{kernel.id} ({kernel.note}) has a grid of one dimension: no groups")
         require(1 <= action.number("group") <= 64, f"groups of {action.number('group')}: it takes 1 to 64")
     else:
         require(

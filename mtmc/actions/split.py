@@ -131,9 +131,7 @@ class _Cut:
     @staticmethod
     def of(axes: tuple[Axis, ...], parts: int, taken: tuple[Axis, ...]) -> _Cut:
         names = {axis.name for axis in taken}
-        s_name, j_name = (
-            next(n for n in (c, *(f"{c}{i}" for i in range(99))) if n not in names) for c in "sj"
-        )
+        s_name, j_name = (next(n for n in (c, *(f"{c}{i}" for i in range(99))) if n not in names) for c in "sj")
         part = Axis(s_name, Index.of(parts))
         # The fewest leading axes that the parts divide evenly; else all of them, with a bound.
         count = next((n for n in range(1, len(axes)) if extent(axes[:n]) % parts == ZERO), len(axes))
@@ -174,9 +172,7 @@ def _split_rows(pieces: _Pieces, kernel: Kernel, parts: int, front: bool) -> Non
         shell = stage.body
         for node in nodes:
             shell = replace_node(shell, node, Const(0, DType.F32))
-        waits = {name for name in replace(stage, body=shell).reads if name in made} - {
-            s.target for s in final
-        }
+        waits = {name for name in replace(stage, body=shell).reads if name in made} - {s.target for s in final}
         if set(stage.axes) & set(reductions[0].axes) or waits or None in opened:
             rest.append(stage)
         else:
@@ -215,9 +211,7 @@ def _check_rows(kernel: Kernel, spec: Stages, reductions: list[Reduce], parts: i
     require(size is None or size >= parts, f"{where}: {size} elements can't be split across {parts} programs")
     targets = [stage.target for stage in spec.stages]
     require(len(set(targets)) == len(targets), f"{where} writes one buffer in several stages")
-    require(
-        not any(stage.accumulate for stage in spec.stages), f"{where} accumulates into its results already"
-    )
+    require(not any(stage.accumulate for stage in spec.stages), f"{where} accumulates into its results already")
 
 
 def _opened(program: Program, node: Reduce, made: dict[str, Stage]) -> Reduce | None:
@@ -262,9 +256,7 @@ def _split_product(pieces: _Pieces, kernel: Kernel, form: MatmulForm, parts: int
     final = replace(first, body=replace_node(first.body, root, Reduce("sum", (cut.part,), (load,))))
     stages = Stages((final, *spec.stages[1:]), spec.locals)
     pieces.kernels += [
-        replace(
-            kernel, id=pieces.names.fresh("k"), op=f"partial {kernel.op}", spec=Stages((early,)), calls=()
-        ),
+        replace(kernel, id=pieces.names.fresh("k"), op=f"partial {kernel.op}", spec=Stages((early,)), calls=()),
         replace(kernel, op=f"final {kernel.op}", spec=stages, calls=()),
     ]
 
@@ -293,16 +285,12 @@ def _linear(expr: Expr) -> bool:
         case Op("add" | "sub", args):
             return all(_linear(arg) for arg in args)
         case Op("mul", (left, right)):
-            return (isinstance(left, Const) and _linear(right)) or (
-                isinstance(right, Const) and _linear(left)
-            )
+            return (isinstance(left, Const) and _linear(right)) or (isinstance(right, Const) and _linear(left))
     return False
 
 
 def describe(program: Program, action: Action) -> str:
-    return (
-        f"split the reduction of {named(program, action.region[0])} across {action.number('parts')} programs"
-    )
+    return f"split the reduction of {named(program, action.region[0])} across {action.number('parts')} programs"
 
 
 def parse(line: str) -> Action | None:

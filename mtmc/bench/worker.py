@@ -30,6 +30,8 @@ class BenchOptions(Record):
     """No library compute."""
     compile_max: bool = False
     """Also time torch.compile's max-autotune mode."""
+    compile_timeout_s: float = 180.0
+    """Seconds for torch.compile of one problem; beyond it the row has no compile time and says so."""
     save: str | None = None
     """Folder for the generated files; it exists."""
     fresh: bool = False
@@ -86,6 +88,7 @@ def bench_judge(options: BenchOptions) -> JudgeOptions:
         step_budget=TimingBudget(seconds=0.05, max_samples=20),
         final_budget=TimingBudget(seconds=0.25, min_samples=9, max_samples=50),
         kernel_repeats=3,
+        compile_timeout_s=options.compile_timeout_s,
     )
 
 

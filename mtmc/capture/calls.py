@@ -26,7 +26,7 @@ class CallBuilder:
         self._env = env
         self._sizes = sizes
         self._buffers = buffers
-        self._names: dict[tuple[Node, int | None], str] = {}
+        self._names: dict[tuple[object, int | None], str] = {}
 
     def build(self, target: str, args: Sequence[Any], kwargs: Any, results: tuple[str | None, ...]) -> list[Call]:
         """A call on Values with the view calls that make them."""
@@ -53,19 +53,19 @@ class CallBuilder:
 
     def viewed(self, value: Value, calls: dict[Call, None], base: tuple[str, str] | None = None) -> str:
         """The name under which a value can be used, after its view calls."""
+        if value.scalar is not None:
+            return self._number(value, calls)
         if value.node is None:
             return base[1] if base and value.buffer == base[0] else value.buffer
         node, item = value.node, value.item
         assert isinstance(node.target, torch._ops.OpOverload)
-        key = (node, item)
-        if key not in self._names:
-            self._names[key] = self._fresh("v")
-        name = self._names[key]
+        name = self._name((node, item))
         kind = base_name(node.target)
+        alone = item is not None and len(node.meta["val"]) == 1  # a list of one is a reshaped view of its parent
         results: tuple[str | None, ...] = (name,)
         if item is not None and kind not in _AS_EXPAND:
             results = (*[None] * item, name, *[None] * (len(node.meta["val"]) - item - 1))
-        if kind in _AS_EXPAND | _AS_VIEW:
+        if alone or kind in _AS_EXPAND | _AS_VIEW:
             parent = node.args[0]
             first = parent[item or 0] if isinstance(parent, tuple | list) else parent
             target = "aten.expand.default" if kind in _AS_EXPAND else "aten.view.default"
@@ -79,8 +79,18 @@ class CallBuilder:
         calls[call] = None
         return name
 
-    def _fresh(self, prefix: str) -> str:
+    def _number(self, value: Value, calls: dict[Call, None]) -> str:
+        """A known number as a tensor: made on the spot, as the user's own forward does."""
+        name = self._name((value.storage, None))
+        dtype = (("dtype", argument(value.fake.dtype)),)
+        calls[Call("aten.scalar_tensor.default", (value.scalar,), dtype, (name,))] = None
+        return name
+
+    def _name(self, key: tuple[object, int | None]) -> str:
+        """The name of an inner value, the same in every kernel that makes it."""
         number = len(self._names)
-        while f"{prefix}{number}" in self._buffers or f"{prefix}{number}" in self._names.values():
+        while key not in self._names:
+            if f"v{number}" not in self._buffers and f"v{number}" not in self._names.values():
+                self._names[key] = f"v{number}"
             number += 1
-        return f"{prefix}{number}"
+        return self._names[key]

@@ -25,7 +25,7 @@ def capture(problem: Problem, device: str = "cpu") -> Program:
         CaptureError: torch.export refuses the program, or it does what the IR has no place for; names the user's line.
         ProblemError: the constructor or ``get_inputs`` raises by itself.
     """
-    return lower(export_problem(problem, device))
+    return capture_exported(export_problem(problem, device))
 
 
 def capture_module(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_batch: Dim | None = None) -> Program:
@@ -35,7 +35,7 @@ def capture_module(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_bat
 
 
 def capture_exported(exported: Exported, dynamic_batch: Dim | None = None) -> Program:
-    """The Program of a graph that torch.export made."""
+    """The Program of a graph that torch.export made; its one dynamic dimension, if any, is the declared dim."""
     symbols = {
         size.node.expr
         for node in exported.program.graph.nodes
@@ -44,7 +44,13 @@ def capture_exported(exported: Exported, dynamic_batch: Dim | None = None) -> Pr
         if isinstance(size, torch.SymInt)
     }
     atoms = {atom for symbol in symbols for atom in symbol.free_symbols}
-    if len(atoms) > 1 or atoms and dynamic_batch is None:
-        raise CaptureError("the program has more dynamic dimensions than the one that was declared")
-    sizes = Sizes({atom: dynamic_batch for atom in atoms if dynamic_batch is not None})
-    return lower(exported, sizes)
+    if len(atoms) > 1:
+        raise CaptureError("the program has more than one dynamic dimension; declare only the batch")
+    return lower(exported, Sizes({atom: dynamic_batch or _declared(exported, atom) for atom in atoms}))
+
+
+def _declared(exported: Exported, symbol: Any) -> Dim:
+    """The dim of a saved program, with the limit that it was exported with."""
+    bounds = exported.program.range_constraints.get(symbol)
+    upper = bounds.upper if bounds is not None else None
+    return Dim("batch", int(upper)) if upper is not None and upper.is_Integer else Dim("batch")

@@ -18,6 +18,7 @@ from mtmc.capture.calls import CallBuilder
 from mtmc.capture.export import Exported
 from mtmc.capture.liveness import arguments, base_name, live_nodes, storages, written
 from mtmc.capture.rnn import ATEN
+from mtmc.capture.signature import check_inputs, literal, output_tree
 from mtmc.capture.sources import user_frame
 from mtmc.capture.value import Sizes, Storage, Value, dtype_of_torch
 from mtmc.errors import CaptureError
@@ -56,7 +57,7 @@ class Lowering:
         self.env: dict[Node, Any] = {}
         self.memory: dict[int, _Memory] = {}
         self.calls = CallBuilder(self.env, sizes, self.buffers)
-        self.inputs: dict[Storage, str] = {}
+        self.fixed: dict[Storage, str] = {}
         self.live = live_nodes(exported.program.graph)
         self.line: int | None = None
         self._temps = 0
@@ -85,11 +86,15 @@ class Lowering:
         placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
         position = 0
         states: list[tuple[Buffer, Storage]] = []
+        fixed: list[tuple[int, Any]] = []
+        check_inputs(program)
         for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
             if spec.kind is InputKind.USER_INPUT:
-                if not isinstance(spec.arg, ConstantArgument) and isinstance(node.meta.get("val"), torch.Tensor):
+                if isinstance(spec.arg, ConstantArgument):
+                    fixed.append((position, spec.arg.value))
+                else:
                     _, storage = self._declare(node, node.name, Role.INPUT, str(position))
-                    self.inputs[storage] = node.name
+                    self.fixed[storage] = f"its input '{node.name}'"
                 position += 1
             elif spec.kind is InputKind.PARAMETER:
                 self._declare(node, str(spec.target), Role.PARAMETER, str(spec.target))
@@ -112,11 +117,13 @@ class Lowering:
                     raise CaptureError(error.message, file=file, line=self.line) from error
         outputs = self._outputs(program)
         updates = tuple(Update(b.name, s.buffer.name) for b, s in states if s.buffer.name != b.name)
-        return self._finished(outputs, updates)
+        return replace(self._finished(outputs, updates), fixed_arguments=tuple(fixed))
 
     def _finished(self, outputs: tuple[str, ...], updates: tuple[Update, ...]) -> Program:
         kernels = tuple(replace(kernel, id=f"k{i}") for i, kernel in enumerate(self.kernels))
-        draft = Program(tuple(self.buffers.values()), kernels, outputs, updates, _tree(self.exported.program)).pruned()
+        draft = Program(
+            tuple(self.buffers.values()), kernels, outputs, updates, output_tree(self.exported.program)
+        ).pruned()
         mentioned = {*outputs, *(name for u in updates for name in (u.state, u.value))}
         for kernel in kernels:
             mentioned.update(kernel.reads)
@@ -143,12 +150,15 @@ class Lowering:
         tensor = self.exported.program.constants[target]
         source = target
         scalar: Any = None
-        if target.startswith("lifted_tensor_") or "." not in target and not _has_attribute(self.exported, target):
+        lifted = target.split(".")[-1].startswith("lifted_tensor_")
+        if lifted:
             if not isinstance(tensor, torch.Tensor) or tensor.numel() > _LARGEST_CONSTANT:
                 raise CaptureError("forward makes a large constant tensor; register it as a buffer in the constructor")
-            source = f"torch.tensor({_literal(tensor.tolist())}, dtype={tensor.dtype})"
+            source = f"torch.tensor({literal(tensor.tolist())}, dtype={tensor.dtype})"
             scalar = tensor.item() if tensor.dim() == 0 else None
-        self._declare(node, target, Role.CONSTANT, source)
+        _, storage = self._declare(node, target, Role.CONSTANT, source)
+        if not lifted:
+            self.fixed[storage] = f"the tensor '{target}', which is not a registered buffer"
         if scalar is not None:
             self.env[node] = replace(self.env[node], scalar=scalar)
 
@@ -219,7 +229,7 @@ class Lowering:
             return
         storage = Storage(source.storage.buffer)
         shift = source.offset - self.size(fake.storage_offset())
-        self.memory.setdefault(next(storages(fake)), _Memory(storage, shift))
+        self.memory[next(storages(fake))] = _Memory(storage, shift)
         self.env[node] = replace(source, storage=storage)
 
     def _aliases(self, node: Node, result: Any) -> bool:
@@ -250,10 +260,8 @@ class Lowering:
             self._running_statistics(node, name, args)
             return
         value = overwritten[0]
-        if value.storage in self.inputs:
-            raise CaptureError(
-                f"forward overwrites its input '{self.inputs[value.storage]}' ({name}); let it work on a clone"
-            )
+        if value.storage in self.fixed:
+            raise CaptureError(f"forward overwrites {self.fixed[value.storage]} ({name}); let it work on a clone")
         if len(overwritten) > 1:
             raise CaptureError(f"'{name}' overwrites several tensors")
         before = value.storage.buffer
@@ -324,26 +332,36 @@ class Lowering:
 
     def _emit(self, site: Site, name: str, args: Args, calls: tuple[Call, ...], effects: tuple[str, ...]) -> None:
         """The operation's kernels: by its rule, or opaque."""
-        saved = set(self.buffers), self._temps
-        exports = tuple(result for call in calls for result in call.results if result and result in self.buffers)
+        known, temps = set(self.buffers), self._temps
         try:
             if effects or name not in RULES:
                 raise NotLowered("it draws random numbers" if effects else "it has no rule")
-            found = RULES[name](site, args)
+            kernels = self._lowered(site, name, args, calls)
         except NotLowered as reason:
             log.debug("%s (line %s) stays a library call: %s", name, self.line, reason)
-            for name in self.buffers.keys() - saved[0]:
-                del self.buffers[name]
-            self._temps = saved[1]
-            self._append(Kernel("", Opaque(effects), name, calls, exports=exports))
-            return
-        stages = [item for item in found if not isinstance(item, Piece)]
+            for unused in self.buffers.keys() - known:
+                del self.buffers[unused]
+            self._temps = temps
+            exports = tuple(result for call in calls for result in call.results if result in known and result)
+            kernels = [Kernel("", Opaque(effects), name, calls, exports=exports)]
+        for kernel in kernels:
+            self._append(kernel)
+
+    def _lowered(self, site: Site, name: str, args: Args, calls: tuple[Call, ...]) -> list[Kernel]:
+        found = RULES[name](site, args)
+        stages = tuple(item for item in found if not isinstance(item, Piece))
         pieces = [item for item in found if isinstance(item, Piece)]
         if stages:
-            pieces = [Piece(tuple(stages), locals=tuple(site.locals))]
+            pieces = [Piece(stages, locals=tuple(site.locals))]
+        kernels: list[Kernel] = []
         for piece in pieces:
             own = calls if piece.calls is None else piece.calls
-            self._append(Kernel("", Stages(piece.stages, piece.locals), piece.op or name, own))
+            kernel = Kernel("", Stages(piece.stages, piece.locals), piece.op or name, own)
+            made = {result for call in own for result in call.results}
+            if extra := {ref for call in own for ref in call.refs()} - made - set(kernel.reads):
+                raise NotLowered(f"its call needs {', '.join(sorted(extra))}, which its stages do not read")
+            kernels.append(kernel)
+        return kernels
 
     def _append(self, kernel: Kernel) -> None:
         self.kernels.append(replace(kernel, lines=() if self.line is None else (self.line,)))
@@ -395,26 +413,3 @@ def _same_layout(left: Value, right: Any) -> bool:
         isinstance(right, Value) and right.whole and right.scalar is None
         and (left.dtype, left.shape, left.strides) == (right.dtype, right.shape, right.strides)
     )  # fmt: skip
-
-
-def _has_attribute(exported: Exported, path: str) -> bool:
-    return not path.startswith("lifted_tensor") and not path.startswith("_tensor_constant")
-
-
-def _literal(value: Any) -> str:
-    """Python text of nested lists of numbers, infinities included."""
-    if isinstance(value, list):
-        return "[" + ", ".join(_literal(item) for item in value) + "]"
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return f"float('{value}')"
-    return repr(value)
-
-
-def _tree(program: torch.export.ExportedProgram) -> str:
-    """How forward packs its outputs."""
-    spec = program.call_spec.out_spec
-    if spec is None or spec.is_leaf():
-        return "tensor"
-    if issubclass(spec.type, tuple | list) and all(child.is_leaf() for child in spec.children()):
-        return "tuple" if issubclass(spec.type, tuple) else "list"
-    raise CaptureError("forward returns nested containers or a dict; return a tensor, or a tuple or list of tensors")

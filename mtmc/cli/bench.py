@@ -49,6 +49,9 @@ def kernelbench(
     patience: Annotated[int, typer.Option(min=0, help="Slower steps in a row before it goes back.")] = 2,
     pure: Annotated[bool, typer.Option("--pure", help="No library compute.")] = False,
     compile_max: Annotated[bool, typer.Option("--compile-max", help="Also time torch.compile max-autotune.")] = False,
+    compile_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for torch.compile of one problem; beyond it the row says so.")
+    ] = 180.0,
     save: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the generated files there.")] = None,
     timeout: Annotated[
         float | None,
@@ -90,6 +93,7 @@ def kernelbench(
         patience=patience,
         pure=pure,
         compile_max=compile_max,
+        compile_timeout_s=compile_timeout,
         save=str(save.resolve()) if save else None,
         fresh=resume is False,
         shared_card=workers > 1,

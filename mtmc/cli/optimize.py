@@ -58,6 +58,7 @@ def optimize(
     problem = load_problem(file)
     console = Console(stderr=as_json)
     require_triton()
+    quiet_torch()
     if check is not None:
         raise typer.Exit(_show_check(console, check_file(problem, check, device=device), as_json))
     target = out or Path(f"{file.stem}_new.py")
@@ -91,6 +92,17 @@ def optimize(
         typer.echo(_json(result, target if result.correct else None))
     _show_end(console, result, target)
     raise typer.Exit(_exit_code(result))
+
+
+def quiet_torch() -> None:
+    """Keep torch's own warnings and graph dumps off the terminal; ``mtmc -v`` shows them."""
+    import logging
+    from importlib import import_module
+
+    import_module("torch")  # sets its own levels when imported, so ours come after
+    if logging.getLogger("mtmc").getEffectiveLevel() >= logging.WARNING:
+        for name in ("torch.export", "torch._export", "torch.fx", "torch._dynamo", "torch._inductor"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def require_triton() -> None:

@@ -23,13 +23,15 @@ def show(
 ) -> None:
     """Capture a file and print its Program, the estimated cost of each kernel, and the legal actions."""
     from mtmc.actions import propose
-    from mtmc.capture import capture
+    from mtmc.cli.optimize import quiet_torch
     from mtmc.data.hardware import H200, detect
     from mtmc.ir.cost import shares
     from mtmc.problem import load_problem
+    from mtmc.search.driver import capture_probed
 
+    quiet_torch()
     hardware = detect() or H200
-    program = capture(load_problem(file))
+    program, _ = capture_probed(load_problem(file), "cpu")
     found = propose(program, hardware, shares(program, hardware), actions)
     lines = [action.describe(program) for action in found.actions]
     if as_json:

@@ -10,11 +10,12 @@ from mtmc.ir.index import Index
 from mtmc.ir.program import Arg, Call, Kernel, Ref, Token
 
 
-def render_calls(kernel: Kernel, name_of: Callable[[str], str]) -> list[str]:
-    """One line for each call of a kernel; ``name_of`` names buffers, values between the calls get the kernel's id."""
+def render_calls(kernel: Kernel, name_of: Callable[[str], str], writes: tuple[str, ...]) -> list[str]:
+    """One line for each call of a kernel; ``name_of`` names buffers, values between the calls get the kernel's id.
+    ``writes``: what the kernel leaves behind, also where no call of it makes that any more."""
     if not kernel.calls:
         raise CodegenError(f"{kernel.id} ({kernel.note}) was made by an action: PyTorch has no call for it")
-    outside = set(kernel.reads) | set(kernel.writes)
+    outside = set(kernel.reads) | set(writes)
 
     def name(value: str) -> str:
         return name_of(value) if value in outside else f"{kernel.id}_{name_of(value)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mtmc.codegen.inplace import library_calls, updated_in_place
 from mtmc.codegen.library import render_calls
 from mtmc.codegen.triton.render import render_kernel
 from mtmc.codegen.triton.emit import FileParts, identifier
@@ -15,12 +16,12 @@ from mtmc.codegen.writer import Writer
 from mtmc.data.candidate import Candidate
 from mtmc.errors import CodegenError
 from mtmc.ir.index import Index
-from mtmc.ir.program import Buffer, Kernel, Library, Program, Role, Source, Stages, Tile
+from mtmc.ir.program import Buffer, Kernel, Library, Opaque, Program, Role, Source, Tile
 
 if TYPE_CHECKING:  # only its text and name are read here: this layer stays free of torch
     from mtmc.problem.problem import Problem
 
-CODEGEN_VERSION = "1"
+CODEGEN_VERSION = "2"
 _FREE_ABOVE = 1 << 20
 """Temporaries of this many bytes are dropped after their last use, as eager PyTorch would."""
 
@@ -78,6 +79,7 @@ class _FileRenderer:
     def __init__(self, program: Program, problem: Problem, header: str) -> None:
         self.program, self.problem, self.header = program, problem, header
         self.parts = FileParts.new()
+        self.places = updated_in_place(program)
         self.rendered: list[RenderedKernel] = []
         self.sources: list[str] = []
         self.steps = [self._step(kernel) for kernel in program.kernels]
@@ -97,7 +99,8 @@ class _FileRenderer:
     def _step(self, kernel: Kernel) -> _Step:
         match kernel.impl:
             case Library():
-                return _Step(kernel, tuple(render_calls(kernel, identifier)), (), ())
+                lines = render_calls(library_calls(kernel, self.places), identifier, kernel.writes)
+                return _Step(kernel, (*lines, *self._dense(kernel)), self._aliases(kernel), ())
             case Tile():
                 rendered = render_kernel(self.program, kernel, self.parts)
                 self.rendered.append(rendered)
@@ -108,6 +111,17 @@ class _FileRenderer:
                 writes = [identifier(name) for name in kernel.writes]
                 return _Step(kernel, (f"{function}({', '.join(reads + writes)})",), self._written(kernel), ())
         raise CodegenError(f"{kernel.id} has no implementation")
+
+    def _dense(self, kernel: Kernel) -> list[str]:
+        """An opaque call may lay its result out as it likes; generated kernels read the layout seen at capture."""
+        if not isinstance(kernel.spec, Opaque) or all(call.view for call in kernel.calls):
+            return []
+        tiled = {name for k in self.program.kernels if not isinstance(k.impl, Library) for name in k.reads}
+        names = [name for name in kernel.writes if name in tiled and self.program.buffer(name).contiguous]
+        return [f"{identifier(name)} = {identifier(name)}.contiguous()" for name in names]
+
+    def _aliases(self, kernel: Kernel) -> tuple[Buffer, ...]:
+        return tuple(self.program.buffer(name) for name in kernel.writes if name in self.places)
 
     def _written(self, kernel: Kernel) -> tuple[Buffer, ...]:
         """Buffers that the step must allocate: those that no earlier kernel wrote."""
@@ -184,6 +198,8 @@ class _FileRenderer:
                 if dead and not marked:
                     out.line(f"del {', '.join(identifier(name) for name in dead)}")
             for update in self.program.updates:
+                if update.value in self.places:
+                    continue
                 state = self.program.buffer(update.state)
                 out.line(f"{_attribute(state.source)}.copy_({identifier(update.value)})")
             out.line(f"return {self._results()}")
@@ -225,9 +241,13 @@ class _FileRenderer:
 
     def _constant(self, buffer: Buffer) -> str:
         text = buffer.source
-        return text if "(" in text else _attribute(text)
+        if "(" not in text:
+            return _attribute(text)
+        return text if "device=" in text or not buffer.shape else f"{text[:-1]}, device=device)"
 
     def _allocation(self, buffer: Buffer, zeroed: bool) -> str:
+        if buffer.name in self.places:
+            return f"{identifier(self.places[buffer.name])}  # updated in place"
         shape, kind = _shape(buffer.shape), f"dtype=torch.{buffer.dtype}, device=device"
         if zeroed:
             return f"torch.zeros({shape}, {kind})"
@@ -249,7 +269,7 @@ class _FileRenderer:
                 buffer = self.program.buffer(name)
                 if buffer.role is Role.TEMP and buffer.bytes.maximum() >= _FREE_ABOVE:
                     last[name] = number
-        for name in self.program.live_out | aliased:
+        for name in self.program.live_out | aliased | set(self.places):
             last.pop(name, None)
         return last
 

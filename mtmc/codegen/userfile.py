@@ -38,8 +38,8 @@ class UserFile:
         ``def forward(...)`` at column 0."""
         renamed = self.tree.visit(_Rename(entry, new_entry))
         assert isinstance(renamed, cst.Module)
-        head: list[cst.BaseStatement | cst.SimpleStatementLine | cst.BaseCompoundStatement] = []
-        rest: list[cst.BaseStatement | cst.SimpleStatementLine | cst.BaseCompoundStatement] = []
+        head: list[cst.SimpleStatementLine | cst.BaseCompoundStatement] = []
+        rest: list[cst.SimpleStatementLine | cst.BaseCompoundStatement] = []
         for statement in renamed.body:
             if _is_dropped(statement):
                 continue

@@ -9,15 +9,17 @@ stops when nothing promises 3%.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mtmc.actions import catalog, encode, fuse, generate, launch, pipeline, reorder, revert, split, stop, tile
 from mtmc.actions.action import Action
 from mtmc.actions.regions import members
+from mtmc.data.hardware import Hardware
 from mtmc.env.policy import Decision
 from mtmc.env.state import State
 from mtmc.errors import IRError
-from mtmc.ir.cost import kernel_ms
+from mtmc.ir.codec import structural_hash
+from mtmc.ir.cost import kernel_cost, kernel_ms
 from mtmc.ir.program import Kernel, Library, Program
 
 THRESHOLD = 0.03
@@ -31,6 +33,8 @@ DECAY = 0.6
 """What a further try of the same kind on the same region is worth, after one without gain."""
 SPLIT_SHARE = 0.8
 """Part of the idle card's time that splitting a reduction gives back."""
+TF32X3_RATE = 0.8
+"""Speed of a generated float32 product by three TF32 products, against the library's float32."""
 LAUNCH_SHARE = 0.5
 """Part of the gaps between kernels that a graph closes."""
 K_MAJOR = 0.01
@@ -56,6 +60,8 @@ class Heuristic:
 
     def __init__(self, threshold: float = THRESHOLD) -> None:
         self.threshold = threshold
+        self._savings: dict[tuple[object, ...], Saving] = {}
+        """By action and the structure of its kernels: most of a program stays as it is from step to step."""
 
     def choose(self, observation: str, candidates: Sequence[str], state: State) -> Decision:
         choices = [Choice(i, *self._promise(state, action)) for i, action in enumerate(state.actions)]
@@ -63,8 +69,8 @@ class Heuristic:
         if not worth:
             return Decision(next(i for i, action in enumerate(state.actions) if action.kind == stop.KIND))
         best = min(worth, key=lambda choice: (choice.phase, -choice.gain, choice.index))
-        # A fusion that the roofline wants is never the end: what follows it decides.
-        return Decision(best.index, judge=state.actions[best.index].kind != fuse.KIND)
+        # A fusion or an encoding that the roofline wants is never the end: what follows it decides.
+        return Decision(best.index, judge=state.actions[best.index].kind not in (fuse.KIND, encode.KIND))
 
     def _least(self, action: Action) -> float:
         return min(FUSION, self.threshold) if action.kind == fuse.KIND else self.threshold
@@ -73,11 +79,11 @@ class Heuristic:
         """Phase and expected gain."""
         match action.kind:
             case fuse.KIND:
-                return 0, roofline_gain(state, action) * _decay(state, action)
+                return 0, self._roofline_gain(state, action) * _decay(state, action)
             case split.KIND:
                 return 1, _split_gain(state, action) * _decay(state, action)
             case encode.KIND:
-                gain = roofline_gain(state, action) * _decay(state, action)
+                gain = self._roofline_gain(state, action) * _decay(state, action)
                 return 1, gain + (K_MAJOR if gain and action.get("layout") == "kmajor" else 0.0)
             case generate.KIND:
                 return 2, 1.0
@@ -89,24 +95,62 @@ class Heuristic:
                 return 4, _schedule_gain(state, action) * _decay(state, action)
         return 5, 0.0
 
+    def _roofline_gain(self, state: State, action: Action) -> float:
+        """Share of the present time that the roofline promises to save, on all kernels of the region."""
+        kernels = [kernel for region in action.region for kernel in members(state.program, region)]
+        firsts = [members(state.program, region)[0] for region in action.region]
+        hashes = (structural_hash(kernel, state.program) for kernel in firsts)
+        key = (action.kind, action.params, state.hardware.name, *hashes)
+        if key not in self._savings:
+            self._savings[key] = saving(state.program, action, state.hardware)
+        return _share(state, kernels) * self._savings[key].ratio
+
 
 def _share(state: State, kernels: Sequence[Kernel]) -> float:
     shares = state.shares
     return sum(shares.get(kernel.id, 0.0) for kernel in kernels)
 
 
-def roofline_gain(state: State, action: Action) -> float:
-    """The share of the present time that the action saves if the kernels that it replaces keep their
-    distance to the roofline: ``sum of their times * (1 - estimate after / estimate before) / total``. 0 for
-    an action that fails."""
+@dataclass(frozen=True)
+class Saving:
+    """What an action does to the kernels that it replaces, by the roofline, both in milliseconds."""
+
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """Share of their time that goes away, if they keep their distance to the roofline; may be negative."""
+        return 1.0 - self.after / self.before if self.before else 0.0
+
+
+def saving(program: Program, action: Action, hardware: Hardware) -> Saving:
+    """By trying it, on one kernel or pair of a class; nothing for an action that fails."""
     try:
-        child = catalog.apply(state.program, action, state.hardware)
+        child = catalog.apply(program, _one_of(program, action), hardware)
     except IRError:
-        return 0.0
-    before, after = _changed(state.program, child), _changed(child, state.program)
-    old = sum(kernel_ms(state.program, kernel, state.hardware)[0] for kernel in before)
-    new = sum(kernel_ms(child, kernel, state.hardware)[0] for kernel in after)
-    return _share(state, before) * (1.0 - new / old) if old else 0.0
+        return Saving(0.0, 0.0)
+    old = sum(expected_ms(program, kernel, hardware) for kernel in _changed(program, child))
+    new = sum(expected_ms(child, kernel, hardware) for kernel in _changed(child, program))
+    return Saving(old, new)
+
+
+def expected_ms(program: Program, kernel: Kernel, hardware: Hardware) -> float:
+    """The roofline, but three TF32 products at what they were measured to reach: less than the library's float32."""
+    cost = kernel_cost(program, kernel)
+    ms, bound = kernel_ms(program, kernel, hardware)
+    if cost.kind != "tf32x3" or bound == "memory":
+        return ms
+    return max(ms, hardware.compute_ms(cost.flops) / TF32X3_RATE)
+
+
+def _one_of(program: Program, action: Action) -> Action:
+    """The action on the first kernel or pair of its classes."""
+    classes = [members(program, region) for region in action.region]
+    if len(classes) == 2:
+        first = next(iter(fuse.pairs(program, classes[0], classes[1])), None)
+        return replace(action, region=first) if first else action
+    return replace(action, region=tuple(kernels[0].id for kernels in classes))
 
 
 def _changed(program: Program, other: Program) -> list[Kernel]:
@@ -141,7 +185,8 @@ def _revert_gain(state: State, action: Action) -> float:
 def _launch_gain(state: State, action: Action) -> float:
     """What the program takes beyond its kernels, where both were measured: gaps that a graph closes."""
     kernels = sum(state.times_ms.values())
-    if not state.measured or state.ms is None or action.get("plan") != "graph":
+    tried = any(_same_kind(attempt.action, action) for attempt in state.history)
+    if tried or not state.measured or state.ms is None or action.get("plan") != "graph":
         return 0.0
     return max(0.0, 1.0 - kernels / state.ms) * LAUNCH_SHARE
 
@@ -166,9 +211,7 @@ def _schedule_gain(state: State, action: Action) -> float:
 
 def _decay(state: State, action: Action) -> float:
     """Falls with every try of this kind on this region that gave nothing."""
-    lines = [
-        attempt for attempt in state.history if attempt.change is None or attempt.change < 1.0 + THRESHOLD
-    ]
+    lines = [attempt for attempt in state.history if attempt.change is None or attempt.change < 1.0 + THRESHOLD]
     tried = sum(_same_kind(attempt.action, action) for attempt in lines)
     return float(DECAY**tried)
 

@@ -95,9 +95,7 @@ def _classes(state: State) -> list[str]:
     groups = kernel_classes(state.program).values()
     heat = {group: sum(shares.get(name, 0.0) for name in group) for group in groups}
     ordered = sorted(groups, key=lambda group: -heat[group])
-    return [
-        _class_line(state, [state.program.kernel(name) for name in group], heat[group]) for group in ordered
-    ]
+    return [_class_line(state, [state.program.kernel(name) for name in group], heat[group]) for group in ordered]
 
 
 def _class_line(state: State, group: list[Kernel], share: float) -> str:

@@ -91,8 +91,11 @@ def align(
     for extent_one in [axis for index in load for axis in index.axes if axis.extent == ONE]:
         places.setdefault(extent_one, ZERO)
     _solve_units(load, store, places)
+    for mine, theirs in zip(load, store, strict=True):
+        if len(_unplaced([mine], places)) > 1 and all(_coefficient(mine, a) for a in mine.axes):
+            _solve_digits(mine, theirs, places)
     if _unplaced(load, places):
-        _solve_reshape(load, store, shape, places)
+        _solve_digits(linearize(load, shape), linearize(store, shape), places)
     for number, (mine, theirs) in enumerate(zip(load, store, strict=True)):
         if not same(mine.substitute(places), theirs):
             raise IRError(f"dimension {number} is read at {mine} where {theirs} is stored: no common point")
@@ -121,29 +124,24 @@ def _solve_units(load: Sequence[Index], store: Sequence[Index], places: dict[Axi
             progress = True
 
 
-def _solve_reshape(
-    load: Sequence[Index], store: Sequence[Index], shape: Sequence[Index], places: dict[Axis | Dim, Index]
-) -> None:
-    """Equal row-major positions: the unplaced axes are the digits of what is left of the position."""
-    free = _unplaced(load, places)
-    position = linearize(load, shape).substitute(places)
+def _solve_digits(mine: Index, theirs: Index, places: dict[Axis | Dim, Index]) -> None:
+    """``mine`` is a number whose digits are the unplaced axes: they are the digits of ``theirs``."""
+    mine = mine.substitute(places)
     strides: list[tuple[Axis, Index]] = []
-    for axis in free:
-        stride = _coefficient(position, axis)
+    for axis in _unplaced([mine], places):
+        stride = _coefficient(mine, axis)
         if stride is None:
-            raise IRError(f"axis {axis.name} enters the position {position} through a division")
+            raise IRError(f"axis {axis.name} enters {mine} through a division")
         strides.append((axis, stride))
     strides.sort(key=lambda pair: pair[1].maximum(), reverse=True)
-    rest = linearize(store, shape)
     for axis, stride in strides:
-        position = position - Index.of(axis) * stride
-    rest = rest - position
-    unit = ONE
+        mine = mine - Index.of(axis) * stride
+    scale = unit = strides[-1][1]
     for axis, stride in reversed(strides):
         if stride != unit:
             raise IRError(f"axis {axis.name} steps by {stride} where a reshape steps by {unit}")
         unit = unit * axis.extent
-    digits = delinearize(rest, [axis.extent for axis, _ in strides])
+    digits = delinearize((theirs - mine) // scale, [axis.extent for axis, _ in strides])
     places.update({axis: digit for (axis, _), digit in zip(strides, digits, strict=True)})
 
 
@@ -285,9 +283,7 @@ def _rebound(axes: tuple[Axis, ...], places: Places, ordered: bool) -> tuple[Axi
 # ---- inlining --------------------------------------------------------------------------------------------
 
 
-def inline(
-    producers: Sequence[Stage], consumer: Stage, shape: Sequence[Index], dtype: Callable[[str], DType]
-) -> Stage:
+def inline(producers: Sequence[Stage], consumer: Stage, shape: Sequence[Index], dtype: Callable[[str], DType]) -> Stage:
     """The consumer with every load of the producers' target replaced by what is stored there.
 
     ``producers`` are the pointwise stages that write one buffer of the given ``shape``, in order: one that

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias, TypeVar, dataclass_transform
+from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
 from mtmc.errors import IRError
-from mtmc.ir.index import Axis, Dim, Index
+from mtmc.ir.index import Axis, Index
 from mtmc.ir.ops import ELEMENTWISE, MONOIDS
 from mtmc.ir.types import DType
 
@@ -184,8 +184,8 @@ def loads(expr: Expr) -> list[Load]:
     return [node for node in walk(expr) if isinstance(node, Load)]
 
 
-def substitute(expr: Expr, mapping: Mapping[Axis | Dim, Index]) -> Expr:
-    """Replaces free axes in every index. Bound axes (of reductions) may be mapped to axes only."""
+def substitute(expr: Expr, mapping: Mapping[Any, Index]) -> Expr:
+    """Replaces free axes (and dims) in every index. Bound axes (of reductions) may be mapped to axes only."""
     if not mapping:
         return expr
 

@@ -170,8 +170,8 @@ class Index:
         return _interval(self)[1]
 
     # -- use ----------------------------------------------------------------------------------------------
-    def substitute(self, mapping: Mapping[Axis | Dim, Index]) -> Index:
-        """Replaces axes or dims; the result is simplified again."""
+    def substitute(self, mapping: Mapping[Any, Index]) -> Index:
+        """Replaces axes or dims (the keys); the result is simplified again."""
         if not (self.axes | self.dims) & mapping.keys():
             return self
         total = ZERO

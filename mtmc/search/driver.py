@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stderr
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 from mtmc.actions import VOCABULARY_VERSION
 from mtmc.capture import capture
+from mtmc.capture.probe import measure_rounding, with_rounding
 from mtmc.codegen.module import CODEGEN_VERSION
 from mtmc.data.candidate import Candidate
 from mtmc.data.evaluation import Evaluation, Outcome
@@ -17,7 +19,9 @@ from mtmc.data.hardware import H200, Hardware, detect
 from mtmc.data.step import Versions
 from mtmc.env.heuristic import Heuristic
 from mtmc.env.policy import FirstLegal, Policy, Random
-from mtmc.errors import EnvironmentProblem, ProblemError, UsageError
+from mtmc.errors import EnvironmentProblem, IRError, ProblemError, UsageError
+from mtmc.ir.forms import MatmulForm, match
+from mtmc.ir.program import Kernel, Program
 from mtmc.micro.coder import Coder
 from mtmc.micro.compiler import CompilerCoder
 from mtmc.problem.problem import Problem, load_problem
@@ -29,7 +33,7 @@ from mtmc.search.rehearsal import Rehearsal
 from mtmc.search.result import Progress, SearchResult
 from mtmc.settings import get_settings
 from mtmc.store.store import Store
-from mtmc.verify.device import is_cuda, resolve
+from mtmc.verify.device import gpu_lock, is_cuda, resolve
 from mtmc.verify.judge import Judge
 from mtmc.verify.options import JudgeOptions
 from mtmc.verify.pool import BuildFailed, WorkerPool
@@ -118,7 +122,7 @@ def optimize_problem(
     coder = coder or CompilerCoder(hardware)
     options = judge_options or JudgeOptions()
     on_phase("capturing")
-    captured = capture(problem)
+    captured, probe_s = capture_probed(problem, device)
     rehearsal = None if card else Rehearsal.of(problem, captured, get_settings().interpret_elements)
     judged = rehearsal.problem if rehearsal else problem
     search_options = SearchOptions(
@@ -166,7 +170,29 @@ def optimize_problem(
     if rehearsal is not None:
         on_phase("building the kernels at full size")
         result = _built(result, pool, hardware, rehearsal)
-    return result
+    return replace(result, gpu_lock_s=result.gpu_lock_s + probe_s)
+
+
+def capture_probed(problem: Problem, device: str) -> tuple[Program, float]:
+    """The Program with the precision of its products as the reference has it on ``device``, and the seconds that the
+    card was held to measure that. Only what some form could generate is measured: for the rest it decides nothing."""
+    # torch.export prints the graph of a program that it refuses; the error that follows says it in one sentence.
+    with redirect_stderr(StringIO()):
+        program = capture(problem, device)
+    open_ = tuple(kernel for kernel in program.kernels if _generatable(program, kernel))
+    if not is_cuda(device) or not open_:
+        return program, 0.0
+    with gpu_lock(device) as lease:
+        rounding = measure_rounding(replace(program, kernels=open_), device)
+    return with_rounding(program, rounding), lease.seconds
+
+
+def _generatable(program: Program, kernel: Kernel) -> bool:
+    try:
+        form = match(program, kernel)
+    except IRError:
+        return False
+    return isinstance(form, MatmulForm)
 
 
 # Options of the judge that change neither a verdict nor a time.

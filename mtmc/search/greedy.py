@@ -21,6 +21,10 @@ class Taken(NamedTuple):
     best: bool
 
 
+ESTIMATE_TIE = 1.25
+"""Two roofline estimates this close say nothing about which is faster."""
+MEASURED_TIE = 1.01
+"""Two measured medians this close differ by repeat noise."""
 NOT_TAKEN = Taken(False, False)
 
 
@@ -68,6 +72,10 @@ class Greedy:
             return False
         if not (self.best.accepted and self.eligible(self.best)):
             return True
-        if node.evaluation.timing is None:  # estimates have no noise, and often tie
-            return node.rank < self.best.rank
-        return node.cost_ms < self.best.cost_ms * (1.0 - self.margin)
+        # Where nothing tells two programs apart, the one that depends less on the library is the better result.
+        timed = node.evaluation.timing is not None
+        tie = node.cost_ms <= self.best.cost_ms * (MEASURED_TIE if timed else ESTIMATE_TIE)
+        fewer = len(node.candidate.library_kernels) < len(self.best.candidate.library_kernels)
+        if tie and fewer:
+            return True
+        return node.cost_ms < self.best.cost_ms * (1.0 - self.margin) if timed else node.rank < self.best.rank

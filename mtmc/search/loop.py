@@ -191,7 +191,7 @@ class _Search:
                     return False
                 draft, choice = sketched  # nothing more to add: judge what there is
                 break
-            if choice.decision.judge or self.careful or number == DRAFTS - 1:
+            if choice.decision.judge or self.careful or self.spending.spent or number == DRAFTS - 1:
                 break
             after = self._sketch(draft, choice)
             if after is not None:
@@ -341,7 +341,9 @@ class _Search:
             best_ms=_finite(best.cost_ms),
             eager_ms=eager.median_ms if eager else None,
             history=tuple(self.history),
-            sources=sources(program, node.candidate if node else None, self.problem.text),
+            sources=sources(program, node.candidate if node else None, self.problem.text)
+            if self.policy.reads_text
+            else {},
         ), found.cut
 
     def _rewrite(self, draft: Draft, choice: Choice, feedback: list[Feedback]) -> Draft:

@@ -63,6 +63,7 @@ class Recorder:
         self.libraries = library_versions()
         self.fresh = fresh
         self._known: dict[str, Evaluation] = {}
+        self._written: list[tuple[Program, str, str]] = []
         now = time.time()
         self._run = RunInfo(
             run_id=run_id or new_id("run"),
@@ -129,6 +130,10 @@ class Recorder:
         seeds: tuple[int, ...] = (),
     ) -> None:
         """Keep one step. ``times_s``: deciding, coding, the whole step."""
+        if self.store is None:
+            return
+        parent_text, parent_hash = self._text(parent)
+        child_text, child_hash = self._text(child) if child else ("", "")
         step = Step(
             run_id=self._run.run_id,
             episode_id=self._episode.episode_id,
@@ -136,10 +141,10 @@ class Recorder:
             index=index,
             path=path,
             versions=self.versions,
-            parent=to_json(parent),
-            parent_hash=structural_hash(parent),
-            child=to_json(child) if child else "",
-            child_hash=structural_hash(child) if child else "",
+            parent=parent_text,
+            parent_hash=parent_hash,
+            child=child_text,
+            child_hash=child_hash,
             actions=tuple(actions),
             actions_cut=actions_cut,
             action=action,
@@ -163,6 +168,14 @@ class Recorder:
             created=time.time(),
         )
         self._try("a step", lambda s: s.record_step(step))
+
+    def _text(self, program: Program) -> tuple[str, str]:
+        """JSON and structural hash; a step's child is the next one's parent, and large programs take a while."""
+        for known, text, key in self._written:
+            if known is program:
+                return text, key
+        self._written = [*self._written[-3:], (program, to_json(program), structural_hash(program))]
+        return self._written[-1][1:]
 
     def final(self, source: str, evaluation: Evaluation) -> None:
         """Keep the verdict of the full protocol."""

@@ -23,8 +23,11 @@ def _made(role: str, device: str, folder: Path) -> Any:
 
             return Reference(device, folder)
         case "candidate":
+            from mtmc.verify import interpreter
             from mtmc.verify.child import Child
 
+            if device == "cpu":
+                interpreter.repair()
             return Child(device, folder)
         case "build":
             from mtmc.verify.build import Builder

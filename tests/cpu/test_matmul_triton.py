@@ -27,6 +27,7 @@ from mtmc.ir.interp import run as interpret
 from mtmc.ir.program import Buffer, Kernel, Program, Role, Stages, Tile
 from mtmc.ir.schedule import Schedule
 from mtmc.ir.types import DType
+from mtmc.verify import interpreter as triton_interpreter
 
 HEADER = "import torch\nimport triton\nimport triton.language as tl\n"
 
@@ -115,18 +116,8 @@ def load_module(path: str) -> Any:
 
 
 def start_interpreter() -> None:
-    """Triton's interpreter multiplies the bit patterns of bfloat16: widen them first, as its other operations do."""
     os.environ["TRITON_INTERPRET"] = "1"
-    import triton.language as tl
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    def widened(handle: Any) -> Any:
-        if handle.dtype.scalar != tl.bfloat16:
-            return handle
-        return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
-
-    dot = InterpreterBuilder.create_dot
-    InterpreterBuilder.create_dot = lambda self, a, b, *more: dot(self, widened(a), widened(b), *more)
+    triton_interpreter.repair()
 
 
 def run_interpreted(path: str, arrays: dict[str, tuple[np.ndarray, str, tuple[int, ...]]]) -> dict[str, np.ndarray]:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mtmc.capture.aten.site import Args, NotLowered, Promotion, Site, lowers, number, op, space
+from mtmc.capture.aten.site import Args, NotLowered, Piece, Promotion, Site, lowers, number, op, space
 from mtmc.capture.value import Value
 from mtmc.ir.expr import Expr, Stage
+from mtmc.ir.program import Ref
 from mtmc.ir.types import DType
 
 FLOAT = Promotion.INT_TO_FLOAT
@@ -333,8 +334,16 @@ def nan_to_num(site: Site, a: Args) -> list[Stage]:
 # ---- conversions and copies ----------------------------------------------------------------------------------
 
 
-@lowers("_to_copy", "to", "type_as", "clone", "contiguous", "copy", "alias_copy", "detach_copy", "lift_fresh")
-def copy(site: Site, a: Args) -> list[Stage]:
-    source = a.src if "src" in vars(a) else a.self
+@lowers("_to_copy", "to", "type_as", "clone", "contiguous", "alias_copy", "detach_copy", "lift_fresh")
+def clone(site: Site, a: Args) -> list[Stage]:
     axes, index = space(site.shape())
-    return [site.store(axes, index, site.at(source, index))]
+    return [site.store(axes, index, site.at(a.self, index))]
+
+
+@lowers("copy")
+def copy(site: Site, a: Args) -> list[Piece]:
+    axes, index = space(site.shape())
+    stage = site.store(axes, index, site.at(a.src, index))
+    # what is overwritten matters for its layout only
+    calls = (*site.empty("_empty"), *site.call("aten.copy.default", [Ref("_empty"), a.src], (site.out(),)))
+    return [Piece((stage,), calls)]

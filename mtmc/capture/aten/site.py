@@ -68,6 +68,8 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
 class Host(Protocol):
     """What a site needs of the lowering it belongs to."""
 
+    buffers: dict[str, Buffer]
+
     def buffer_dtype(self, name: str) -> DType: ...
 
     def new_temp(self, dtype: DType, shape: tuple[Index, ...], strides: tuple[Index, ...] | None = None) -> Buffer: ...
@@ -126,6 +128,12 @@ class Site:
     def call(self, target: str, args: Sequence[Any], results: tuple[str | None, ...], kwargs: Any = None) -> list[Call]:
         """A library call of a piece; Values become the view calls that they need and a reference."""
         return self.host.call(target, args, kwargs or {}, results)
+
+    def empty(self, name: str) -> list[Call]:
+        """Calls that allocate memory with the layout of the first result."""
+        buffer = self.host.buffers[self.out()]
+        kwargs = {"dtype": self.fakes[0].dtype, "device": self.fakes[0].device}
+        return self.call("aten.empty_strided.default", [buffer.shape, buffer.strides], (name,), kwargs)
 
     # -- arguments ----------------------------------------------------------------------------------------
     def load(self, value: Value, index: Sequence[Index], when: tuple[Index, ...] = (), other: float = 0.0) -> Expr:

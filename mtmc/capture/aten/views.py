@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mtmc.capture.aten.site import Args, NotLowered, Site, count, dims, lowers, number, op, plain, space
+from mtmc.capture.aten.site import Args, NotLowered, Piece, Site, count, dims, lowers, number, op, plain, space
 from mtmc.capture.value import Value
 from mtmc.ir.expr import Const, Expr, IndexValue, Load, Select, Stage
 from mtmc.ir.index import ZERO, Axis, Dim, Index, delinearize, linearize, nonnegative
+from mtmc.ir.program import Call, Ref
 from mtmc.ir.types import DType
 
 
@@ -252,12 +253,22 @@ def row_may_be_negative(row: Expr) -> bool:
 
 
 def _filled(value: float | None, *names: str) -> None:
-    def rule(site: Site, a: Args) -> list[Stage]:
+    def rule(site: Site, a: Args) -> list[Piece]:
         axes, index = space(site.shape())
         fill: Any = getattr(a, "fill_value", getattr(a, "value", getattr(a, "s", None))) if value is None else value
-        return [site.store(axes, index, site.at(fill, index, site.dtype()))]
+        stage = site.store(axes, index, site.at(fill, index, site.dtype()))
+        # ``*_like`` and ``new_*`` take a tensor for its shape only: the call must not depend on it
+        calls = filled_calls(site, fill) if isinstance(getattr(a, "self", None), Value) else None
+        return [Piece((stage,), calls)]
 
     lowers(*names)(rule)
+
+
+def filled_calls(site: Site, fill: Any) -> tuple[Call, ...]:
+    """New memory with the result's layout, filled."""
+    kind = "Tensor" if isinstance(fill, Value) and fill.scalar is None else "Scalar"
+    value = fill.scalar if isinstance(fill, Value) and kind == "Scalar" else fill
+    return (*site.empty("_empty"), *site.call(f"aten.fill.{kind}", [Ref("_empty"), value], (site.out(),)))
 
 
 _filled(0, "zeros", "zeros_like", "new_zeros", "zero")

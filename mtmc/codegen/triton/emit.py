@@ -205,7 +205,7 @@ class Emitter:
     def _op(self, expr: Op) -> str:
         kinds = [self.dtype(arg) for arg in expr.args]
         data = kinds[1:] if expr.name == "where" else kinds
-        kind = next((k for k in data if k is DType.F64), None) or next((k for k in data if k.is_float), data[0])
+        kind = DType.F64 if DType.F64 in data else next((k for k in data if k.is_float), data[0])
         texts = [self._value(arg) for arg in expr.args]
         if ELEMENTWISE[expr.name].result == "float" and not kind.is_float:
             texts = [f"({text}) * 1.0" for text in texts]

@@ -11,7 +11,7 @@ from mtmc.codegen.triton.ops import POINTER_TYPE
 from mtmc.codegen.writer import Writer
 from mtmc.data.candidate import KernelSignature
 from mtmc.errors import CodegenError
-from mtmc.ir.index import Index, floordiv
+from mtmc.ir.index import Dim, Index, floordiv
 from mtmc.ir.program import Kernel, Program, Stages, Tile
 
 
@@ -113,8 +113,8 @@ class KernelFrame:
         return RenderedKernel(self.function, head.text() + self.body.text(), (*launch.before, line), signature, zeroed)
 
 
-def _dims_of(program: Program, kernel: Kernel) -> set:
-    found = set()
+def _dims_of(program: Program, kernel: Kernel) -> set[Dim]:
+    found: set[Dim] = set()
     for name in (*kernel.reads, *kernel.writes):
         for extent in program.buffer(name).shape:
             found |= extent.dims

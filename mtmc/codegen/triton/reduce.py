@@ -12,6 +12,8 @@ from mtmc.ir.index import Axis
 from mtmc.ir.ops import MONOIDS
 from mtmc.ir.types import DType
 
+COMPENSATE_ABOVE = 64
+"""Steps of a loop above which a sum is compensated."""
 _COMBINE = {"prod": "_mul", "max": "_max", "min": "_min"}
 
 
@@ -43,13 +45,18 @@ def key_of(node: Reduce) -> Reduce:
 class Reduction:
     """One reduction (all its parts) of one kernel."""
 
-    def __init__(self, node: Reduce, shape: TileShape, prefix: str, wide: bool = False) -> None:
+    def __init__(
+        self, node: Reduce, shape: TileShape, prefix: str, *, wide: bool = False, floating: bool = True, steps: int = 1
+    ) -> None:
+        """``wide``: positions need 64 bits; ``floating``: the values are floats; ``steps``: iterations of the loop."""
         self.node = key_of(node)
         self.monoid = MONOIDS[node.monoid]
         self.lifted = len(node.args) < self.monoid.arity
         self.shape = shape
         self.prefix = prefix
         self.wide = wide
+        self.floating = floating
+        self.steps = steps
 
     @property
     def _running_position(self) -> bool:
@@ -85,17 +92,31 @@ class Reduction:
         """Emits the accumulators, one value for each lane of the tile."""
         for name, identity, dtype in zip(self._lanes(), self._identities(emitter), self._types(emitter), strict=True):
             emitter.writer.line(f"{name} = tl.full({self.shape.text}, {identity}, {TL_DTYPE[dtype]})")
+        if self._compensated:
+            emitter.writer.line(f"{self.prefix}_lost = tl.full({self.shape.text}, 0.0, {TL_DTYPE[self._types(emitter)[0]]})")
         if self._running_position:
             # a row of nothing but the identity still has a first position
             first, total = self._lanes()[1], self.shape.column.extent
             emitter.writer.line(f"{first} = tl.broadcast_to(tl.where(cols < {total}, cols, 2147483647), {self.shape.text})")
+
+    @property
+    def _compensated(self) -> bool:
+        """Long float sums keep the rounding error of every lane (Kahan 1965): a lane that adds a thousand numbers one by
+        one would lose three more bits than the library's pairwise sum."""
+        return self.node.monoid == "sum" and self.floating and self.steps > COMPENSATE_ABOVE
 
     def update(self, emitter: Emitter, position: str) -> None:
         """Emits one step: the loop's current values into the accumulators."""
         args, mask = self._arguments(emitter)
         lanes, line = self._lanes(), emitter.writer.line
         name = self.node.monoid
-        if name == "sum":
+        if self._compensated:
+            lost = f"{self.prefix}_lost"
+            x = self._line(emitter, "x", f"{self._or(args[0], mask, '0.0')} - {lost}")
+            total = self._line(emitter, "next", f"{lanes[0]} + {x}")
+            line(f"{lost} = ({total} - {lanes[0]}) - {x}")
+            line(f"{lanes[0]} = {total}")
+        elif name == "sum":
             line(f"{lanes[0]} += {bare(self._or(args[0], mask, self._identities(emitter)[0]))}")
         elif name in _COMBINE or name == "any":
             combine = {"prod": "_mul", "any": "_max"}.get(name) or _COMBINE[name]

@@ -11,8 +11,8 @@ from mtmc.codegen.triton.kernel import KernelFrame, Launch, RenderedKernel, cdiv
 from mtmc.codegen.triton.ops import bare
 from mtmc.codegen.triton.reduce import Reduction, TileShape, distinct, key_of
 from mtmc.errors import CodegenError
-from mtmc.ir.expr import Expr, Load, Reduce, Stage, loads, map_loads, walk
-from mtmc.ir.forms.form import extent, nodes
+from mtmc.ir.expr import Expr, Load, Reduce, Stage, dtype_of, loads, map_loads, walk
+from mtmc.ir.forms.form import extent, nodes, typical
 from mtmc.ir.forms.row import RowForm, reduction_levels
 from mtmc.ir.index import Axis, Index, delinearize
 from mtmc.ir.ops import MONOIDS
@@ -37,8 +37,12 @@ class _RowRenderer:
             self.point.update(zip(axes, places, strict=True))
         self.stages = _inlined(form, self.frame.spec.locals, kernel)
         self.levels, self.depth = reduction_levels(self.stages, self.frame.spec.locals)
+        steps = typical(self.total_columns) // self.columns if self.frame.schedule.loop else 1
         self.reductions = [
-            Reduction(node, self.shape, f"r{number}", self.frame.wide)
+            Reduction(
+                node, self.shape, f"r{number}", wide=self.frame.wide, steps=steps,
+                floating=dtype_of(node.args[0], program.dtype).is_float,
+            )
             for number, node in enumerate(distinct(nodes(self.stages, Reduce)))
         ]
         self.given: dict[Expr, str] = {}

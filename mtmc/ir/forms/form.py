@@ -16,7 +16,10 @@ from mtmc.ir.schedule import Schedule
 class Form(Protocol):
     """A loop structure that a target can express, matched against one kernel."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What a schedule of this form is called."""
+        ...
 
     def default(self, program: Program, hardware: Hardware) -> Schedule:
         """A good first schedule."""

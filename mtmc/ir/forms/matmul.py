@@ -230,7 +230,7 @@ class MatmulForm:
 LATENCY_S = 6e-6
 """What a tile takes beyond its products and its traffic when it is alone on its multiprocessor (measured on an H200: a
 product of depth 64 at 128 x 128 tiles, one a multiprocessor, takes 7 us a tile)."""
-SHALLOW = 256
+SHALLOW = 64
 """Depth up to which the tensor core's truncating accumulator costs nothing worth a second one."""
 
 _HALF_SHAPES = (

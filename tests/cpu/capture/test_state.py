@@ -9,7 +9,7 @@ from mtmc.capture import capture_module
 from mtmc.capture.library import run_program
 from mtmc.errors import CaptureError
 from mtmc.ir.index import Dim
-from mtmc.ir.program import Opaque
+from mtmc.ir.program import Opaque, Role
 from tests.cpu.capture.agreement import Fn, assert_agrees, bindings
 
 X = torch.linspace(-3, 3, 24).reshape(4, 6)
@@ -143,3 +143,26 @@ def test_dynamic_batch() -> None:
     tensors = bindings(program, module, (x,))
     torch.testing.assert_close(run_program(program, tensors, dims={"batch": 7})[program.outputs[0]], module(x))
     assert_agrees(Fn(lambda x: x.mean(0) + x.reshape(-1).sum()), torch.randn(4, 6), dynamic=batch)
+
+
+class Table(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        weights = torch.tensor([1.0, float("inf"), -2.0])
+        weights[1] = 4.0
+        return x * weights
+
+
+def test_constants_made_in_forward() -> None:
+    module = nn.Sequential(Table(), nn.Sequential(Table()))
+    program = assert_agrees(module, torch.randn(2, 3), opaque=2)
+    sources = [b.source for b in program.buffers if b.role is Role.CONSTANT]
+    assert sources == ["torch.tensor([1.0, float('inf'), -2.0], dtype=torch.float32)"] * 2
+
+
+def test_a_changed_attribute_is_refused() -> None:
+    module = Counter()
+    module.total = None
+    del module._buffers["total"]
+    module.total = torch.zeros(6)
+    with pytest.raises(CaptureError, match="total"):
+        capture_module(module, (X,))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,8 +73,6 @@ def test_every_line_parses_and_prints_as_it_was(line: str) -> None:
 
 @pytest.mark.parametrize("line", LINES)
 def test_notes_are_for_people_only(line: str) -> None:
-    import re
-
     assert parse(re.sub(r"\([^()]*\)", "(another note, lines 1, 2)", line)) == parse(line)
     assert parse(re.sub(r" \([^()]*\)", "", line)) == parse(line)
 
@@ -108,11 +109,9 @@ class _Anything:
         for _ in range(2):
             small.map("exp", small.input(4))
         program = small.program()
-        named = [r.removesuffix("*") for r in action.region]
-        kernels = []
-        for name in dict.fromkeys(named):
-            kernels += [program.kernels[0].__class__(f"{i}{name}" if i else name, program.kernels[0].spec, "exp",
-                                                     program.kernels[0].calls, lines=(3, 7)) for i in ("", "x")]  # fmt: skip
+        first = program.kernels[0]
+        names = dict.fromkeys(region.removesuffix("*") for region in action.region)
+        kernels = [replace(first, id=f"{before}{name}", lines=(3, 7)) for name in names for before in ("", "x")]
         self.program = Program(program.buffers, tuple(kernels), program.outputs)
 
 
