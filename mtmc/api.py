@@ -1,8 +1,7 @@
 """``mtmc.optimize(module, example_inputs)``: a faster drop-in for an ``nn.Module``, also from a notebook.
 
-What comes back shares the original's parameters, buffers and submodules, so ``state_dict``,
-``load_state_dict``, ``to`` and optimisers see one and the same module. Only ``forward`` changes, and it
-refuses what it was not made for.
+What comes back shares the original's parameters, buffers and submodules, so ``state_dict``, ``load_state_dict``, ``to``
+and optimisers see one and the same module. Only ``forward`` changes, and it refuses what it was not made for.
 """
 
 from __future__ import annotations
@@ -66,12 +65,10 @@ class Report:
 
 
 class OptimizedModule(torch.nn.Module):
-    """The original module with a generated forward; parameters, buffers and submodules are the original's
-    own.
+    """The original module with a generated forward; parameters, buffers and submodules are the original's own.
 
-    ``report`` says how it came about. ``forward`` raises ``UsageError`` for another shape, dtype, device or
-    mode, under autograd and under autocast, or with ``on_unsupported="reference"`` logs that and runs the
-    original.
+    ``report`` says how it came about. ``forward`` raises ``UsageError`` for another shape, dtype, device or mode, under
+    autograd and under autocast, or with ``on_unsupported="reference"`` logs that and runs the original.
     """
 
     def __init__(
@@ -254,7 +251,6 @@ def optimize(
     on_unsupported: Unsupported = "error",
     accept: Literal["faster", "correct"] = "faster",
     device: str | None = None,
-    dynamic_shapes: Any = None,
     **search: Any,
 ) -> OptimizedModule:
     """Search for faster kernels for ``module`` on inputs of these shapes and dtypes.
@@ -264,17 +260,14 @@ def optimize(
         example_inputs: positional arguments of one forward; their values are what the judge uses, too.
         steps: judged steps, at most.
         seconds: wall seconds of search, at most.
-        on_unsupported: what a call that the kernels were not made for does: ``error``, or run the original
-            and log it
+        on_unsupported: what a call that the kernels were not made for does: ``error``, or run the original and log it
             (``reference``).
-        accept: use the generated program only where it is ``faster`` than eager, or wherever it is
-            ``correct``. device: where to judge; default: the example inputs' card, else ``MTMC_DEVICE``.
-            dynamic_shapes: as torch.export takes it. search: further arguments of
-            ``mtmc.search.driver.optimize_problem``.
+        accept: use the generated program only where it is ``faster`` than eager, or wherever it is ``correct``.
+        device: where to judge; default: the example inputs' card, else ``MTMC_DEVICE``.
+        search: further arguments of ``mtmc.search.driver.optimize_problem``.
 
     Returns:
-        A module to use in place of ``module``. Where nothing was faster it runs the original, and
-        ``report`` says so.
+        A module to use in place of ``module``. Where nothing was faster it runs the original, and ``report`` says so.
 
     Raises:
         UsageError: the inputs are no tensors.
@@ -290,7 +283,7 @@ def optimize(
     device = resolve(device or (str(first.device) if first.is_cuda else None))
     check_memory(module, inputs, device)
     with tempfile.TemporaryDirectory(prefix="mtmc-module-") as folder:
-        problem = save_module(module, inputs, Path(folder), dynamic_shapes=dynamic_shapes)
+        problem = save_module(module, inputs, Path(folder))
         result = optimize_problem(problem, steps=steps, seconds=seconds, device=device, **search)
         source = written_source(result)
     return OptimizedModule(module, result.program, source, _report(result, accept), on_unsupported)
@@ -299,12 +292,10 @@ def optimize(
 def load_optimized(
     path: str | Path, module: torch.nn.Module, *, on_unsupported: Unsupported | None = None
 ) -> OptimizedModule:
-    """What ``OptimizedModule.save`` wrote, around a module of the same structure; nothing is searched or
-    measured.
+    """What ``OptimizedModule.save`` wrote, around a module of the same structure; nothing is searched or measured.
 
     Raises:
-        UsageError: the file does not read, or ``module`` has other parameters than the one that was
-            optimised.
+        UsageError: the file does not read, or ``module`` has other parameters than the one that was optimised.
     """
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -334,8 +325,7 @@ def _check_state(module: torch.nn.Module, program: Program) -> None:
 
 
 def check_memory(module: torch.nn.Module, inputs: Sequence[Any], device: str) -> None:
-    """Refuse before anything starts what can't fit: the judge keeps several copies of the module beside the
-    caller's.
+    """Refuse before anything starts what can't fit: the judge keeps several copies of the module beside the caller's.
 
     Raises:
         EnvironmentProblem: with the bytes that are needed and those that are free.

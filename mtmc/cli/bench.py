@@ -1,4 +1,4 @@
-"""``mtmc bench kernelbench | table``: run a benchmark from the user's own checkout, and print its results."""
+"""``mtmc bench kernelbench | table | economy | economy-report``: run a benchmark, and print its results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +28,8 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Run a benchmark, or print the table of a result file.")
     group.command("kernelbench")(kernelbench)
     group.command("table")(table)
+    group.command("economy")(economy)
+    group.command("economy-report")(economy_report)
     app.add_typer(group, name="bench")
 
 
@@ -99,7 +101,7 @@ def kernelbench(
         shared_card=workers > 1,
         command=shlex.join(["mtmc", *sys.argv[1:]]),
     )
-    header = _header(suite.name, options)
+    header = _header(suite.name, options.flags(), options.command)
     path = out or Path(_default_name(header))
     timeout = timeout or max(MIN_TIMEOUT_S, 5 * seconds)
     finished = _run(chosen, options, header, path, workers, timeout, resume, retry_failed, as_json)
@@ -175,7 +177,7 @@ def _show(rows: Sequence[BenchRow], header: BenchHeader, as_json: bool) -> None:
         Console().print(bench_summary(rows, header))
 
 
-def _header(suite: str, options: BenchOptions) -> BenchHeader:
+def _header(suite: str, flags: dict[str, Any], command: str) -> BenchHeader:
     from mtmc.bench.row import BenchHeader
     from mtmc.data.hardware import detect
     from mtmc.data.step import library_versions
@@ -184,11 +186,11 @@ def _header(suite: str, options: BenchOptions) -> BenchHeader:
     ours = versions().model_dump(mode="json", exclude={"schema_version"})
     return BenchHeader(
         suite=suite,
-        command=options.command,
+        command=command,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         hardware=detect(),
         versions=library_versions() | ours,
-        flags=options.flags(),
+        flags=flags,
     )
 
 
@@ -223,3 +225,66 @@ def table(
     else:
         for header, rows in loaded:
             Console().print(bench_summary(list(rows.values()), header))
+
+
+def economy(
+    out: Annotated[Path, typer.Option("--out", "-o", help="File for the rows; continued if it is there.")],
+    examples: Annotated[Path, typer.Option(help="Folder of the examples.")] = Path("examples"),
+    programs: Annotated[str | None, typer.Option(help="Names, with commas; default: eight of ours.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Wall time, earlier sessions of the file included.")] = 8.0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Lanes side by side; 0: one for every two cores, at most one a program.")
+    ] = 0,
+    depth: Annotated[int, typer.Option(min=1, max=2, help="Decisions that are tried out.")] = 2,
+    limit: Annotated[int, typer.Option(min=0, help="Children of one state at most; 0: all.")] = 0,
+    seeds: Annotated[int, typer.Option(min=0, help="Random episodes a program; 0: no episodes.")] = 3,
+    repeats: Annotated[int, typer.Option(min=0, help="How often the noise sample is timed again.")] = 5,
+) -> None:
+    """Measure what judging costs and tells: all first decisions, a sample of the second ones. Ctrl-C keeps every row,
+    and the same command continues."""
+    from rich.console import Console
+
+    from mtmc.bench.economy.crew import LaneOptions, Processes
+    from mtmc.bench.economy.plan import PROGRAMS
+    from mtmc.bench.economy.rows import SUITE, Book, EconomyOptions, Row
+    from mtmc.bench.economy.run import line, run
+
+    names = tuple(name.strip() for name in programs.split(",")) if programs else PROGRAMS
+    if missing := [name for name in names if not (examples / f"{name}.py").is_file()]:
+        raise BenchError(f"There is no {missing[0]}.py in {examples}; give --examples, or other --programs.")
+    require_triton()
+    options = EconomyOptions(programs=names, depth=2 if depth == 2 else 1, limit=limit, seeds=seeds, repeats=repeats)
+    command = shlex.join(["mtmc", *sys.argv[1:]])
+    book = Book(out, _header(SUITE, options.model_dump(mode="json"), command))
+    lanes = workers or min(len(names), max(1, (os.cpu_count() or 2) // 2))
+    console = Console(stderr=True, highlight=False)
+    console.print(f"{len(names)} programs, {len(book.rows)} rows known, {lanes} lanes, {minutes:g} min, rows in {out}")
+    started = LaneOptions(examples=str(examples.resolve()), shared_card=lanes > 1, command=command)
+
+    def show(row: Row) -> None:
+        console.print(line(row), markup=False)
+
+    try:
+        with Processes(started, lanes, out.with_name(out.name + ".log")) as crew:
+            end = run(crew, options, book, minutes, on_row=show)
+    finally:
+        book.close()
+    console.print(f"{end.reason}: {len(book.rows)} rows in {out}; next: mtmc bench economy-report {out} -o PAGE")
+    if end.reason == "interrupted":
+        raise typer.Exit(Exit.INTERRUPTED)
+
+
+def economy_report(
+    file: Annotated[Path, typer.Argument(help="Rows of mtmc bench economy.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Markdown page; default: stdout.")] = None,
+) -> None:
+    """Write the page of a run from its rows."""
+    from mtmc.bench.economy.page import page
+    from mtmc.bench.economy.rows import read
+    from mtmc.search.output import write_whole
+
+    text = page(*read(file))
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_whole(out, text)

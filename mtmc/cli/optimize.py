@@ -45,8 +45,8 @@ def optimize(
 ) -> None:
     """Search for faster kernels that compute the same, and write them as one plain file.
 
-    Exits with 0 where the result is faster than eager and torch.compile (without a GPU: where it is
-    correct), with 1 where nothing was, with 130 after Ctrl-C, which keeps the best so far.
+    Exits with 0 where the result is faster than eager and torch.compile (without a GPU: where it is correct), with 1
+    where nothing was, with 130 after Ctrl-C, which keeps the best so far.
     """
     from rich.console import Console
 
@@ -64,8 +64,7 @@ def optimize(
     target = out or Path(f"{file.stem}_new.py")
     check_writable(target)
     chooser = make_policy(policy, seed)
-    view = _View(console)
-    with Store.open() as store:
+    with Store.open() as store, _View(console) as view:
         result = optimize_problem(
             problem,
             steps=steps,
@@ -82,7 +81,6 @@ def optimize(
             on_step=view.step,
             on_phase=view.phase,
         )
-    view.close()
     if result.correct:
         write_whole(
             target,
@@ -122,8 +120,14 @@ class _View:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status = console.status("starting")
-        self._status.start()
         self._best: float | None = None
+
+    def __enter__(self) -> _View:
+        self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
 
     def phase(self, text: str) -> None:
         self._status.update(text)
@@ -139,9 +143,6 @@ class _View:
         if step.became_best and step.speedup is not None:
             self._best = step.speedup
         self._console.print(step_line(step, self._best), soft_wrap=True)
-
-    def close(self) -> None:
-        self._status.stop()
 
 
 def _exit_code(result: SearchResult) -> Exit:

@@ -1,9 +1,8 @@
 """The default policy: what an expert does with a roofline model and no measurements but those of this search.
 
-In this order, each time the candidate with the largest expected gain: change *what* is computed where the
-roofline says so (fuse chains, split reductions that leave the card idle, encode operands); generate all;
-take back what the library did faster; then try other schedules where a kernel is far from its roofline. It
-stops when nothing promises 3%.
+In this order, each time the candidate with the largest expected gain: change *what* is computed where the roofline says
+so (fuse chains, split reductions that leave the card idle, encode operands); generate all; take back what the library
+did faster; then try other schedules where a kernel is far from its roofline. It stops when nothing promises 3%.
 """
 
 from __future__ import annotations
@@ -160,8 +159,7 @@ def _changed(program: Program, other: Program) -> list[Kernel]:
 
 
 def _split_gain(state: State, action: Action) -> float:
-    """A grid of fewer programs than the card takes leaves the rest idle; more parts than that gain
-    nothing."""
+    """A grid of fewer programs than the card takes leaves the rest idle; more parts than that gain nothing."""
     kernels = members(state.program, action.region[0])
     best = split.advised(state.program, kernels[0], state.hardware)
     parts = action.number("parts")

@@ -1,7 +1,7 @@
 """The text a policy reads: rendered from a State when somebody asks for it, and never stored as the state.
 
-Sections in the order of a reader's questions: what card, where do we stand, which kernels, what was tried,
-what can be done, and the source of the hottest regions in the space that is left.
+Sections in the order of a reader's questions: what card, where do we stand, which kernels, what was tried, what can be
+done, and the source of the hottest regions in the space that is left.
 """
 
 from __future__ import annotations

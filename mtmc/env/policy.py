@@ -1,5 +1,4 @@
-"""The seam for whoever decides: a Policy picks one of the candidates. ``heuristic.py`` holds the default
-one."""
+"""The seam for whoever decides: a Policy picks one of the candidates. ``heuristic.py`` holds the default one."""
 
 from __future__ import annotations
 
@@ -19,9 +18,8 @@ class Decision:
     probabilities: tuple[float, ...] = ()
     """For every candidate; empty for a policy that has none."""
     judge: bool = True
-    """False: the policy is sure to go on from here, so that this step need not be judged on its own. The
-    search judges the program at the next step that asks for it, and then every step alone where that was
-    rejected."""
+    """False: the policy is sure to go on from here, so that this step need not be judged on its own. The search judges
+    the program at the next step that asks for it, and then every step alone where that was rejected."""
 
 
 class Policy(Protocol):
@@ -69,8 +67,8 @@ class Random:
 class ScriptedText:
     """A policy that sees only what a language model would see, and answers with a candidate's text.
 
-    ``answer`` gets the observation and the candidate lines. An answer that is no candidate is an error: a
-    policy must not act outside the list.
+    ``answer`` gets the observation and the candidate lines. An answer that is no candidate is an error: a policy must
+    not act outside the list.
     """
 
     name = "scripted/1"

@@ -36,8 +36,7 @@ class State:
     steps_left: int = 0
     seconds_left: float | None = None
     times_ms: Mapping[str, float] = field(default_factory=dict)
-    """Kernel id to milliseconds, measured in the current program where ``measured``, else the roofline's
-    estimate."""
+    """Kernel id to milliseconds, measured in the current program where ``measured``, else the roofline's estimate."""
     measured: bool = False
     """Whether all times here were measured; never a mixture."""
     library_ms: Mapping[str, float] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """The seam between deciding and doing: a coder rewrites one region of a Program.
 
-``compiler.py`` rewrites by rule and is the default; ``scripted.py`` answers from a list, as tests and
-replays need; a language model is one more file with this interface.
+``compiler.py`` rewrites by rule and is the default; ``scripted.py`` answers from a list, as tests and replays need; a
+language model is one more file with this interface.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Coder(Protocol):
 
     @property
     def tries(self) -> int:
-        """How often one action is asked for until it is accepted, each time with the feedback on the last
-        one; 1 where the same question always gets the same answer."""
+        """How often one action is asked for until it is accepted, each time with the feedback on the last one; 1 where
+        the same question always gets the same answer."""
         ...
 
     def rewrite(self, program: Program, action: Action, feedback: Sequence[Feedback] = ()) -> Program:

@@ -29,15 +29,13 @@ def extract_code(answer: str) -> str:
     try:
         ast.parse(code)
     except SyntaxError as error:
-        raise CoderError(
-            f"The answer's code does not parse at its line {error.lineno}: {error.msg}."
-        ) from None
+        raise CoderError(f"The answer's code does not parse at its line {error.lineno}: {error.msg}.") from None
     return code
 
 
 def find_function(code: str, name: str, arguments: int) -> str:
-    """The name of the function that takes the kernel's buffers: ``name`` if it is there, else the last one
-    that is not decorated (a ``@triton.jit`` function is a launch's body, not the launch).
+    """The name of the function that takes the kernel's buffers: ``name`` if it is there, else the last one that is not
+    decorated (a ``@triton.jit`` function is a launch's body, not the launch).
 
     Raises:
         CoderError: there is none, or it does not take ``arguments`` positional arguments.
@@ -49,9 +47,7 @@ def find_function(code: str, name: str, arguments: int) -> str:
     given = function.args
     most = len(given.posonlyargs) + len(given.args)
     if given.kwonlyargs and any(default is None for default in given.kw_defaults):
-        raise CoderError(
-            f"{function.name} asks for keyword arguments; it gets {arguments} buffers by position."
-        )
+        raise CoderError(f"{function.name} asks for keyword arguments; it gets {arguments} buffers by position.")
     if not (most - len(given.defaults) <= arguments and (arguments <= most or given.vararg)):
         raise CoderError(f"{function.name} takes {most} arguments but the kernel has {arguments} buffers.")
     return function.name

@@ -27,9 +27,7 @@ class ScriptedCoder:
         self.heard += feedback[-1:]
         kernels = [kernel for region in action.region for kernel in members(program, region)]
         if len(kernels) != 1:
-            raise CoderError(
-                f"The scripted coder writes one kernel at a time, not the {len(kernels)} of this action."
-            )
+            raise CoderError(f"The scripted coder writes one kernel at a time, not the {len(kernels)} of this action.")
         answer = next(self._answers, None)
         if answer is None:
             raise CoderError("The scripted coder has no answer left.")

@@ -1,5 +1,5 @@
-"""An answer in text becomes the ``Source`` implementation of one kernel; its spec stays, so it is judged as
-any other."""
+"""An answer in text becomes the ``Source`` implementation of one kernel; its spec stays, so it is judged as any
+other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mtmc.micro.extract import extract_code, find_function
 
 
 def with_source(program: Program, kernel_id: str, answer: str) -> Program:
-    """``program`` with ``kernel_id`` implemented by the code in ``answer``: a function over the kernel's
-    read buffers, then its written ones.
+    """``program`` with ``kernel_id`` implemented by the code in ``answer``: a function over the kernel's read buffers,
+    then its written ones.
 
     Raises:
         CoderError: no code, code that does not parse, or no function over that many buffers.

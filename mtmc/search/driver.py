@@ -59,8 +59,7 @@ def make_policy(name: str, seed: int = 0) -> Policy:
 
 
 def worker_pool(device: str, options: JudgeOptions) -> WorkerPool:
-    """The judge's children of this process: importing torch takes longer than judging, so they serve every
-    problem."""
+    """The judge's children of this process: importing torch takes longer than judging, so they serve every problem."""
     key = f"{device} {options.model_dump_json()}"
     if key not in _pools:
         _pools[key] = WorkerPool(device, options)
@@ -91,8 +90,8 @@ def optimize_problem(
 ) -> SearchResult:
     """The whole loop of mtmc on one problem.
 
-    Without a GPU the judge runs a scaled-down copy in Triton's interpreter, every kernel is compiled for
-    ``sm_90``, and times are the roofline's estimates for an H200.
+    Without a GPU the judge runs a scaled-down copy in Triton's interpreter, every kernel is compiled for ``sm_90``, and
+    times are the roofline's estimates for an H200.
 
     Args:
         problem: a Problem, or the path of a file in KernelBench format.

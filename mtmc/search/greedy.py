@@ -1,9 +1,8 @@
-"""Greedy search with patience: a correct step may become *current* even when it is slower; the *best* is
-kept.
+"""Greedy search with patience: a correct step may become *current* even when it is slower; the *best* is kept.
 
-Some gains need a losing step first: a kernel before its better schedule, a packed layout before its
-convolution. After ``patience`` steps in a row without a new best the search goes on from the best again.
-``patience=0`` accepts only improvements.
+Some gains need a losing step first: a kernel before its better schedule, a packed layout before its convolution. After
+``patience`` steps in a row without a new best the search goes on from the best again. ``patience=0`` accepts only
+improvements.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ class Greedy:
         self.without_gain = 0
 
     def take(self, node: Node) -> Taken:
-        """Move on after a judged step. Rejected nodes change nothing: their action is masked by the
-        caller."""
+        """Move on after a judged step. Rejected nodes change nothing: their action is masked by the caller."""
         if not node.accepted:
             return NOT_TAKEN
         if self._improves(node):

@@ -33,8 +33,7 @@ class LibraryTimes:
 
 
 def covered(calls: Calls, times: Mapping[Calls, float]) -> float | None:
-    """The time of a row of calls put together from rows whose times are known; None where some call is
-    not."""
+    """The time of a row of calls put together from rows whose times are known; None where some call is not."""
     total, at = 0.0, 0
     while at < len(calls):
         part = next((row for row in times if row and row == calls[at : at + len(row)]), None)

@@ -1,5 +1,5 @@
-"""The loop of mtmc, once through: capture, baselines, then propose, choose, rewrite, render, judge, record,
-until the policy stops or the budget ends; at last the best program under the full protocol.
+"""The loop of mtmc, once through: capture, baselines, then propose, choose, rewrite, render, judge, record, until the
+policy stops or the budget ends; at last the best program under the full protocol.
 
 ``driver.py`` puts the parts together that this loop is given.
 """
@@ -267,8 +267,7 @@ class _Search:
         return node is not None and node.accepted
 
     def _final(self, greedy: Greedy) -> tuple[Node, Evaluation]:
-        """The full protocol on the best state; where it is rejected, on the next best, and last on the
-        start."""
+        """The full protocol on the best state; where it is rejected, on the next best, and last on the start."""
         if not self._eligible(greedy.best):
             return greedy.best, self._not_eligible(greedy.best)
         ranked = sorted(filter(self._eligible, self.nodes), key=lambda node: node.rank)[:FINAL_TRIES]
@@ -321,8 +320,7 @@ class _Search:
     # ---- small parts
 
     def _state(self, draft: Draft, node: Node | None, best: Node) -> tuple[State, int]:
-        """What the policy decides on, and how many legal actions the quota cut. ``node``: where it was
-        judged."""
+        """What the policy decides on, and how many legal actions the quota cut. ``node``: where it was judged."""
         program = draft.program
         measured = measured_times(program, node.evaluation) if node else None
         times = measured or estimated_times(program, self.hardware)

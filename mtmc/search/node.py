@@ -28,8 +28,8 @@ class Node:
 
     @property
     def cost_ms(self) -> float:
-        """Measured milliseconds, or the estimate on a machine that measures nothing; infinite where
-        rejected. One search compares only one kind: a judge with a GPU times everything that it accepts."""
+        """Measured milliseconds, or the estimate on a machine that measures nothing; infinite where rejected. One
+        search compares only one kind: a judge with a GPU times everything that it accepts."""
         if not self.accepted:
             return math.inf
         ms = self.evaluation.ms if self.evaluation.ms is not None else self.evaluation.estimate_ms
@@ -42,6 +42,5 @@ class Node:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """Orders nodes, the best first: by cost, then by how little the library does (estimates often
-        tie)."""
+        """Orders nodes, the best first: by cost, then by how little the library does (estimates often tie)."""
         return self.cost_ms, len(self.candidate.library_kernels)

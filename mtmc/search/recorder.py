@@ -1,8 +1,7 @@
 """Writes what a search does to the store: the run, the episode, every step as it is judged.
 
-A store that fails in the middle of a search is logged once and then left alone: what was found is worth
-more than its record. Opening the store, where an unusable cache folder shows, is the caller's and does
-raise.
+A store that fails in the middle of a search is logged once and then left alone: what was found is worth more than its
+record. Opening the store, where an unusable cache folder shows, is the caller's and does raise.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class Recorder:
         command: str = "",
         fresh: bool = False,
     ) -> None:
-        """``fresh``: measure again what the store knows. ``run_id``: of a run that the caller already
-        recorded."""
+        """``fresh``: measure again what the store knows. ``run_id``: of a run that the caller already recorded."""
         self.store = store
         self.problem = problem
         self.versions = versions

@@ -1,8 +1,7 @@
-"""A smaller copy of a problem that takes every step beside the real one, so that a machine without a GPU
-can run it.
+"""A smaller copy of a problem that takes every step beside the real one, so that a machine without a GPU can run it.
 
-The real Program decides: its sizes choose the actions, its roofline is the estimate, its file is written
-and built. Only what the interpreter runs is small.
+The real Program decides: its sizes choose the actions, its roofline is the estimate, its file is written and built.
+Only what the interpreter runs is small.
 """
 
 from __future__ import annotations

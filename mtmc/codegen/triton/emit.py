@@ -28,10 +28,9 @@ from mtmc.ir.expr import (
     Reduce,
     Scan,
     Select,
+    children,
     dtype_of,
     free_axes,
-    loads,
-    walk,
 )
 from mtmc.ir.index import Axis, Dim, FloorDiv, Index, Mod, floordiv, nonnegative
 from mtmc.ir.ops import ELEMENTWISE
@@ -63,7 +62,7 @@ class FileParts:
         return FileParts({})
 
 
-_TAKEN = frozenset({"self", "torch", "nn", "F", "triton", "tl", "device", "m", "n", "k", "i"}) | frozenset(keyword.kwlist)
+_TAKEN = frozenset({"self", "torch", "nn", "F", "triton", "tl", "device", "m", "n", "k", "i", *keyword.kwlist})
 
 
 def identifier(name: str) -> str:
@@ -107,12 +106,20 @@ class Emitter:
         self.given = dict(given or {})
         self.names = names if names is not None else Counter()
         self._memo: dict[Expr, str] = {}
-        self._shared: Counter[Expr] = Counter()
+        self._uses: Counter[Expr] = Counter()
+        self._expected: set[Expr] = set()
 
     # -- public -------------------------------------------------------------------------------------------
+    def expect(self, *exprs: Expr) -> None:
+        """Announces values that will be asked for: what they share gets a name."""
+        for expr in exprs:
+            if expr not in self._expected:
+                self._expected.add(expr)
+                self._count(expr)
+
     def value(self, expr: Expr) -> str:
         """Emits what the value needs and returns its text."""
-        self._shared.update(node for node in walk(expr) if isinstance(node, Op | Cast | Select))
+        self.expect(expr)
         return self._value(expr)
 
     def named(self, expr: Expr, hint: str) -> str:
@@ -140,6 +147,8 @@ class Emitter:
         offset, mask = self._address(buffer, index, when)
         pointer = f"{identifier(buffer)}_ptr" + (f" + {offset}" if offset != "0" else "")
         tail = f", mask={mask}" if mask else ""
+        rounding = f".to({TL_DTYPE[self.program.dtype(buffer)]}).to(tl.float32)"
+        text = text.removesuffix(rounding) if text.endswith(rounding) else text  # the store rounds
         self.writer.line(f"tl.store({pointer}, {bare(text)}{tail})")
 
     def varies(self, expr: Expr) -> frozenset[Axis]:
@@ -164,17 +173,29 @@ class Emitter:
             placed = bound.substitute(self.point)
             if nonnegative(placed):
                 continue
-            parts.append(f"({self._index_text(placed)} >= 0)")
+            ahead = Index(tuple(term for term in placed.terms if term[1] > 0))
+            behind = ahead - placed
+            sides = (behind, "<=", ahead) if ahead.constant is not None else (ahead, ">=", behind)
+            parts.append(f"({self._index_text(sides[0])} {sides[1]} {self._index_text(sides[2])})")
         return " & ".join(parts) if parts else None
 
     # -- expressions --------------------------------------------------------------------------------------
+    def _count(self, expr: Expr) -> None:
+        """Counts uses; what is inside a node that is used twice is used once, by that node's name."""
+        if isinstance(expr, Op | Cast | Select):
+            self._uses[expr] += 1
+            if self._uses[expr] > 1:
+                return
+        for child in children(expr):
+            self._count(child)
+
     def _value(self, expr: Expr) -> str:
         if expr in self.given:
             return self.given[expr]
         if expr in self._memo:
             return self._memo[expr]
         text = self._render(expr)
-        if isinstance(expr, Op | Cast | Select) and (self._shared[expr] > 1 or len(text) > _INLINE_LIMIT):
+        if isinstance(expr, Op | Cast | Select) and (self._uses[expr] > 1 or len(text) > _INLINE_LIMIT):
             name = self.fresh("v")
             self.writer.line(f"{name} = {bare(text)}")
             text = name
@@ -208,9 +229,9 @@ class Emitter:
         kind = DType.F64 if DType.F64 in data else next((k for k in data if k.is_float), data[0])
         texts = [self._value(arg) for arg in expr.args]
         if ELEMENTWISE[expr.name].result == "float" and not kind.is_float:
-            texts = [f"({text}) * 1.0" for text in texts]
+            texts = [f"({text} * 1.0)" for text in texts]
             kind = DType.F32
-        helper = helper_for(expr.name)
+        helper = helper_for(expr.name, kind)
         if helper:
             self.parts.helpers[helper] = None
         return render_op(expr.name, texts, kind)
@@ -246,14 +267,14 @@ class Emitter:
         for text, stride in zip(subscripts, strides, strict=True):
             if text:
                 offset = f"{offset} + {wrapped(text)} * {self._index_text(stride)}"
-                gathered = free_axes(expr)
-                mask = self._mask(frozenset(a for x in gathered for a in self.point.get(x, Index.of(x)).axes), expr.when)
+                mask = self._mask(self.varies(expr), expr.when)
         name = self.fresh(expr.buffer)
         pointer = f"{identifier(expr.buffer)}_ptr" + (f" + {offset}" if offset != "0" else "")
         dtype = self.program.dtype(expr.buffer)
         arguments = [pointer]
         if mask:
-            arguments += [f"mask={mask}", f"other={literal(expr.other, dtype if dtype is not DType.BOOL else DType.I32)}"]
+            other = literal(expr.other, dtype if dtype is not DType.BOOL else DType.I32)
+            arguments += [f"mask={mask}", f"other={other}"]
         tail = f".to({TL_DTYPE[dtype.compute]})" if widen and dtype.compute is not dtype else ""
         self.writer.line(f"{name} = tl.load({', '.join(arguments)}){tail}")
         return name
@@ -268,7 +289,7 @@ class Emitter:
         texts = [t.mask for axis, t in self.tiles.items() if t.mask and axis in needed]
         condition = self.condition(when)
         texts += [condition] if condition else []
-        return " & ".join(texts) if texts else None
+        return bare(" & ".join(texts)) if texts else None
 
     def _index_text(self, index: Index) -> str:
         return _lift_negative(index).render(self._name)
@@ -302,4 +323,3 @@ def _lift_negative(index: Index) -> Index:
 
 def wrapped(text: str) -> str:
     return text if text.isidentifier() or text.startswith("(") and bare(text) != text else f"({text})"
-

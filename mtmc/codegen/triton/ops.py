@@ -72,6 +72,30 @@ def _pow(x, y):
     """x ** y for x >= 0 and a fractional y."""
     return tl.where(x == 0, tl.where(y == 0, 1.0, tl.where(y > 0, 0.0, float("inf"))), tl.exp2(y * tl.log2(x)))
 ''',
+    "_round": '''
+@triton.jit
+def _round(x):
+    """To the nearest whole number, ties to even."""
+    below = tl.floor(x)
+    rest = x - below
+    odd = below != 2.0 * tl.floor(0.5 * below)
+    return tl.where((rest > 0.5) | ((rest == 0.5) & odd), below + 1.0, below)
+''',
+    "_floordiv": '''
+@triton.jit
+def _floordiv(a, b):
+    """floor(a / b) of the exact quotient: a rounded one may reach the next whole number."""
+    q = tl.floor(tl.div_rn(a, b))
+    rest = tl.fma(-q, b, a)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), q - 1.0, q)
+''',
+    "_remainder": '''
+@triton.jit
+def _remainder(a, b):
+    """a modulo b, with the sign of b; exact for quotients below 2**24."""
+    rest = tl.fma(-tl.floor(tl.div_rn(a, b)), b, a)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+''',
     "_max": '''
 @triton.jit
 def _max(a, b):
@@ -125,12 +149,16 @@ def _maxsumexp(max_a, sum_a, max_b, sum_b):
 }
 """Helper functions by name; a rendered file carries those that it uses."""
 
-_USES = {"tanh": "_tanh", "expm1": "_expm1", "log1p": "_log1p", "pow2_scale": "_pow2_scale", "pow": "_pow"}
+_USES = {
+    name: f"_{name}"
+    for name in ("tanh", "expm1", "log1p", "pow2_scale", "pow", "round", "floordiv", "remainder")
+}
+"""Operations on floats whose text calls a helper. These are made for float32."""
 
 
-def helper_for(op: str) -> str | None:
-    """Name of the helper that an operation's text calls."""
-    return _USES.get(op)
+def helper_for(op: str, kind: DType) -> str | None:
+    """Name of the helper that an operation's text calls where its arguments compute in ``kind``."""
+    return _USES.get(op) if kind.is_float else None
 
 
 def bare(text: str) -> str:
@@ -145,8 +173,19 @@ def bare(text: str) -> str:
     return text
 
 
-def _binary(sign: str) -> Callable[[list[str]], str]:
-    return lambda args: f"({args[0]} {sign} {args[1]})"
+def _binary(sign: str, left: str = "", right: str = "") -> Callable[[list[str]], str]:
+    """``left`` and ``right``: operators that bind as Python would without parentheses on that side."""
+    return lambda args: f"({_loose(args[0], left)} {sign} {_loose(args[1], right)})"
+
+
+def _loose(text: str, operators: str) -> str:
+    """Without its parentheses where nothing but these operators stands between them."""
+    inner, depth = "", 0
+    for char in bare(text):
+        depth += (char == "(") - (char == ")")
+        inner += char if depth == 0 else ""
+    found = inner.split()[1::2]
+    return bare(text) if found and set(found) <= set(operators) else text
 
 
 def _call(function: str) -> Callable[[list[str]], str]:
@@ -154,12 +193,12 @@ def _call(function: str) -> Callable[[list[str]], str]:
 
 
 FLOAT_TEXT: dict[str, Callable[[list[str]], str]] = {
-    "add": _binary("+"),
-    "sub": _binary("-"),
-    "mul": _binary("*"),
-    "div": _binary("/"),
-    "floordiv": lambda a: f"tl.floor({a[0]} / {a[1]})",
-    "remainder": lambda a: f"({a[0]} - tl.floor({a[0]} / {a[1]}) * {a[1]})",
+    "add": _binary("+", "+-*/", "*/"),
+    "sub": _binary("-", "+-*/", "*/"),
+    "mul": _binary("*", "*/"),
+    "div": _binary("/", "*/"),
+    "floordiv": _call("_floordiv"),
+    "remainder": _call("_remainder"),
     "neg": lambda a: f"(-{a[0]})",
     "abs": _call("tl.abs"),
     "sign": lambda a: f"(({a[0]} > 0).to(tl.float32) - ({a[0]} < 0).to(tl.float32))",
@@ -183,26 +222,35 @@ FLOAT_TEXT: dict[str, Callable[[list[str]], str]] = {
     "floor": _call("tl.floor"),
     "ceil": _call("tl.ceil"),
     "trunc": lambda a: f"tl.where({a[0]} < 0, tl.ceil({a[0]}), tl.floor({a[0]}))",
-    "eq": _binary("=="),
-    "ne": _binary("!="),
-    "lt": _binary("<"),
-    "le": _binary("<="),
-    "gt": _binary(">"),
-    "ge": _binary(">="),
+    "round": _call("_round"),
+    "eq": _binary("==", "+-*/", "+-*/"),
+    "ne": _binary("!=", "+-*/", "+-*/"),
+    "lt": _binary("<", "+-*/", "+-*/"),
+    "le": _binary("<=", "+-*/", "+-*/"),
+    "gt": _binary(">", "+-*/", "+-*/"),
+    "ge": _binary(">=", "+-*/", "+-*/"),
     "logical_and": _binary("&"),
     "logical_or": _binary("|"),
     "logical_not": lambda a: f"({a[0]} == 0)",
     "isnan": lambda a: f"({a[0]} != {a[0]})",
-    "isfinite": lambda a: f"(tl.abs({a[0]}) < float('inf'))",
+    "isfinite": lambda a: f'(tl.abs({bare(a[0])}) < float("inf"))',
     "pow2_scale": _call("_pow2_scale"),
 }
+
+DOUBLE_TEXT: dict[str, Callable[[list[str]], str]] = {
+    **{name: text for name, text in FLOAT_TEXT.items() if name not in _USES},
+    "round": FLOAT_TEXT["round"],
+    "sqrt": _call("tl.sqrt"),
+    "rsqrt": lambda a: f"(1.0 / tl.sqrt({bare(a[0])}))",
+}
+"""float64, where ``tl.sqrt`` is exact and most helpers are not."""
 
 INTEGER_TEXT: dict[str, Callable[[list[str]], str]] = {
     **{name: FLOAT_TEXT[name] for name in ("add", "sub", "mul", "neg", "abs", "where", "eq", "ne", "lt", "le")},
     **{name: FLOAT_TEXT[name] for name in ("gt", "ge", "logical_and", "logical_or", "logical_not")},
     "minimum": _call("tl.minimum"),
     "maximum": _call("tl.maximum"),
-    "remainder": lambda a: f"((({a[0]}) % {a[1]} + {a[1]}) % {a[1]})",
+    "remainder": lambda a: f"(({a[0]} % {a[1]} + {a[1]}) % {a[1]})",
     "floordiv": lambda a: f"(({a[0]} - (({a[0]} % {a[1]} + {a[1]}) % {a[1]})) // {a[1]})",
     "sign": lambda a: f"(({a[0]} > 0).to(tl.int32) - ({a[0]} < 0).to(tl.int32))",
     "floor": lambda a: a[0],
@@ -214,7 +262,7 @@ INTEGER_TEXT: dict[str, Callable[[list[str]], str]] = {
 
 def render_op(op: str, args: list[str], kind: DType) -> str:
     """Text of one operation whose arguments compute in ``kind``."""
-    table = FLOAT_TEXT if kind.is_float else INTEGER_TEXT
+    table = DOUBLE_TEXT if kind is DType.F64 else FLOAT_TEXT if kind.is_float else INTEGER_TEXT
     if op not in table:
         raise CodegenError(f"Triton has no exact '{op}' on {kind}; the kernel stays with the library")
     return table[op](args)

@@ -35,10 +35,12 @@ def render(program: Program, kernel: Kernel, form: PointwiseForm, parts: FilePar
     places = delinearize(Index.of(flat), [axis.extent for axis in form.domain])
     point = dict(zip(form.domain, places, strict=True))
     emitter = Emitter(program, body, parts, (TileVar(flat, "i", mask),), point, names=frame.names)
-    for stage in frame.spec.stages:
+    bodies = [unroll(stage.body, program) for stage in frame.spec.stages]
+    emitter.expect(*bodies)
+    for stage, stage_body in zip(frame.spec.stages, bodies, strict=True):
         if stage.accumulate:
             raise CodegenError(f"{kernel.id}: the pointwise form does not accumulate")
-        text = emitter.value(unroll(stage.body, program))
+        text = emitter.value(stage_body)
         if stage.target in frame.spec.locals:
             if not text.isidentifier():
                 name = emitter.fresh(stage.target)
@@ -50,7 +52,7 @@ def render(program: Program, kernel: Kernel, form: PointwiseForm, parts: FilePar
             # a later stage of this kernel reads the value, not the memory
             emitter.bound[stage.target] = text
     launch = Launch((cdiv_text(total, block),), (("BLOCK", block),))
-    return frame.finish(launch, f"{kernel.note}: {text_of(total)} points, one block each.", stages=1)
+    return frame.finish(launch, f"{kernel.note}: {text_of(total)} points in blocks of {block}.", stages=1)
 
 
 def unroll(expr: Expr, program: Program) -> Expr:

@@ -90,19 +90,23 @@ class Reduction:
     # -- loop ---------------------------------------------------------------------------------------------
     def start(self, emitter: Emitter) -> None:
         """Emits the accumulators, one value for each lane of the tile."""
-        for name, identity, dtype in zip(self._lanes(), self._identities(emitter), self._types(emitter), strict=True):
+        accumulators = list(zip(self._lanes(), self._identities(emitter), self._types(emitter), strict=True))
+        for name, identity, dtype in accumulators[: 1 if self._running_position else None]:
             emitter.writer.line(f"{name} = tl.full({self.shape.text}, {identity}, {TL_DTYPE[dtype]})")
         if self._compensated:
-            emitter.writer.line(f"{self.prefix}_lost = tl.full({self.shape.text}, 0.0, {TL_DTYPE[self._types(emitter)[0]]})")
+            kind = TL_DTYPE[self._types(emitter)[0]]
+            emitter.writer.line(f"{self.prefix}_lost = tl.full({self.shape.text}, 0.0, {kind})")
         if self._running_position:
             # a row of nothing but the identity still has a first position
-            first, total = self._lanes()[1], self.shape.column.extent
-            emitter.writer.line(f"{first} = tl.broadcast_to(tl.where(cols < {total}, cols, 2147483647), {self.shape.text})")
+            name, identity, dtype = accumulators[1]
+            start = f"tl.where(cols < {self.shape.column.extent}, cols, {identity})"
+            start += ".to(tl.int64)" if dtype is DType.I64 else ""  # as the positions of the loop
+            emitter.writer.line(f"{name} = tl.broadcast_to({start}, {self.shape.text})")
 
     @property
     def _compensated(self) -> bool:
-        """Long float sums keep the rounding error of every lane (Kahan 1965): a lane that adds a thousand numbers one by
-        one would lose three more bits than the library's pairwise sum."""
+        """Long float sums keep the rounding error of every lane (Kahan 1965): a lane that adds a thousand numbers one
+        by one would lose three more bits than the library's pairwise sum."""
         return self.node.monoid == "sum" and self.floating and self.steps > COMPENSATE_ABOVE
 
     def update(self, emitter: Emitter, position: str) -> None:

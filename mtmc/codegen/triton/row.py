@@ -6,7 +6,7 @@ level of reductions, each lane with its own accumulator, then one pass that stor
 
 from __future__ import annotations
 
-from mtmc.codegen.triton.emit import Emitter, FileParts, TileVar
+from mtmc.codegen.triton.emit import Emitter, FileParts, TileVar, identifier
 from mtmc.codegen.triton.kernel import KernelFrame, Launch, RenderedKernel, cdiv_text, full_tiles, text_of
 from mtmc.codegen.triton.ops import bare
 from mtmc.codegen.triton.reduce import Reduction, TileShape, distinct, key_of
@@ -59,18 +59,21 @@ class _RowRenderer:
         else:
             self._whole()
         constexprs = ((("ROWS", self.rows),) if self.shape.two_d else ()) + (("COLS", self.columns),)
-        where = "in registers" if not frame.schedule.loop else "in several passes" if self.form.levels > 1 else "in a loop"
+        passes = "in several passes" if self.form.passes > 1 else "in a loop"
+        where = passes if frame.schedule.loop else "in registers"
         comment = f"{frame.kernel.note}: {text_of(self.total_rows)} rows of {text_of(self.total_columns)}, {where}."
         return frame.finish(Launch((cdiv_text(self.total_rows, self.rows),), constexprs), comment)
 
     # -- the two ways to walk a row ---------------------------------------------------------------------
     def _whole(self) -> None:
-        if (self.total_columns - 1 - self.columns).lower.constant is None or self.columns < (self.total_columns.constant or 0):
-            raise CodegenError(f"{self.frame.kernel.id}: a row of {self.total_columns} does not fit in {self.columns} columns")
+        if self.total_columns.maximum() > self.columns:
+            row = f"{self.frame.kernel.id}: a row of {self.total_columns}"
+            raise CodegenError(f"{row} does not fit in {self.columns} columns")
         body = self.frame.body
         wide = ".to(tl.int64)" if self.frame.wide else ""
         body.line(f"k = tl.arange(0, COLS){wide}" + ("[None, :]" if self.shape.two_d else ""))
         full = self._column_mask("k")
+        self._expect(full, self.reductions, [stage for stage in self.stages if self._is_full(stage)])
         done: set[Reduce] = set()
         for stage in self.stages:
             for reduction in self.reductions:
@@ -114,6 +117,7 @@ class _RowRenderer:
         with body.indent(f"for start in range(0, {total}, COLS):"):
             body.line(f"k = {step}.to(tl.int64)" if self.frame.wide else f"k = {bare(step)}")
             full = self._column_mask("k")
+            self._expect(full, reductions, full_stages)
             for reduction in reductions:
                 reduction.update(full, full.tiles[self.k].text)
             for stage in full_stages:
@@ -123,6 +127,11 @@ class _RowRenderer:
         self.row.given.update(self.given)
 
     # -- pieces -------------------------------------------------------------------------------------------
+    @staticmethod
+    def _expect(full: Emitter, reductions: list[Reduction], stages: list[Stage]) -> None:
+        """What several reductions and stages of one tile share is computed once."""
+        full.expect(*(arg for r in reductions for arg in r.node.args), *(stage.body for stage in stages))
+
     def _open_rows(self) -> None:
         body, wide = self.frame.body, self.frame.wide
         program = "tl.program_id(0)" + (".to(tl.int64)" if wide else "")
@@ -148,7 +157,8 @@ class _RowRenderer:
         if full:
             tiles.append(TileVar(self.k, "k", mask))
         return Emitter(
-            self.program, self.frame.body, self.parts, tuple(tiles), self.point, self.bound, self.given, self.frame.names
+            self.program, self.frame.body, self.parts, tuple(tiles), self.point,
+            self.bound, self.given, self.frame.names,
         )
 
     def _is_full(self, stage: Stage) -> bool:
@@ -192,7 +202,8 @@ class _RowRenderer:
             total = f"tl.{'max' if stage.accumulate == 'max' else 'sum'}(tl.reshape({value}, [ROWS]), 0)"
         name = emitter.fresh(f"{stage.target}_tile")
         self.frame.body.line(f"{name} = {total}")
-        self.frame.body.line(f"tl.atomic_{stage.accumulate}({stage.target}_ptr, {name}, mask={name} != 0, sem='relaxed')")
+        pointer = f"{identifier(stage.target)}_ptr"
+        self.frame.body.line(f'tl.atomic_{stage.accumulate}({pointer}, {name}, mask={name} != 0, sem="relaxed")')
 
 
 def _uses(stage: Stage, node: Reduce) -> bool:

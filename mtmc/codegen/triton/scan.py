@@ -70,7 +70,7 @@ def render(program: Program, kernel: Kernel, form: ScanForm, parts: FileParts) -
         with body.indent(f"for start in range(0, {text_of(length)}, COLS):"):
             step("(start + cols).to(tl.int64)" if frame.wide else "start + cols")
     else:
-        if length.constant is None or length.constant > columns:
+        if length.maximum() > columns:
             raise CodegenError(f"{kernel.id}: a row of {length} does not fit in {columns} columns")
         step(f"tl.arange(0, COLS){spread}")
     constexprs = ((("ROWS", rows),) if shape.two_d else ()) + (("COLS", columns),)
