@@ -25,9 +25,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    cache_dir: Path = Field(
-        default_factory=lambda: Path(platformdirs.user_cache_dir("mtmc", appauthor=False))
-    )
+    cache_dir: Path = Field(default_factory=lambda: Path(platformdirs.user_cache_dir("mtmc", appauthor=False)))
     """Folder of the store, the compiled kernels and the temporary files of the judge."""
     log: str = Field(default="warning", pattern="(?i)^(debug|info|warning|error)$")
     """Level of the log on stderr: debug, info, warning or error."""
@@ -90,9 +88,7 @@ def get_settings() -> Settings:
         name = PREFIX + str(first["loc"][0]).upper()
         if first["type"] == "extra_forbidden":
             known = ", ".join(v.name for v in variables())
-            raise UsageError(
-                f"The environment variable {name} is not one that mtmc knows; known: {known}."
-            ) from None
+            raise UsageError(f"The environment variable {name} is not one that mtmc knows; known: {known}.") from None
         raise UsageError(
             f"The environment variable {name} has the value {first['input']!r}, which is not usable: "
             f"{first['msg']}. Change it or unset it."

@@ -62,9 +62,7 @@ def install(folder: Path, extras: str) -> int:
     if not python.exists():
         create(folder)
     target = f"{ROOT}[{extras}]" if extras else str(ROOT)
-    print(
-        f"setup: installing mtmc{f'[{extras}]' if extras else ''} (a few minutes the first time)", flush=True
-    )
+    print(f"setup: installing mtmc{f'[{extras}]' if extras else ''} (a few minutes the first time)", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         constraints = Path(scratch) / "constraints.txt"
         constraints.write_text(pins(shared=(site_packages(folder) / SHARED).exists()))
@@ -75,9 +73,7 @@ def install(folder: Path, extras: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, help="the virtual environment, made if needed")
-    parser.add_argument(
-        "--extras", default="", help="comma-separated extras of pyproject.toml, such as dev,report"
-    )
+    parser.add_argument("--extras", default="", help="comma-separated extras of pyproject.toml, such as dev,report")
     given = parser.parse_args()
     if not (3, 11) <= sys.version_info[:2] < (3, 14):
         print(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
-from mtmc.actions import encode, fuse, generate, launch, pipeline, reorder, revert, split, stop, tile
+from mtmc.actions import encode, fuse, generate, pipeline, reorder, revert, split, stop, tile
 from mtmc.actions.action import Action, ActionType
 from mtmc.actions.regions import members, strip_notes
 from mtmc.data.hardware import H200, Hardware
@@ -17,15 +17,15 @@ from mtmc.ir.program import Program
 
 ACTIONS: tuple[ActionType, ...] = cast(
     tuple[ActionType, ...],
-    (generate, fuse, tile, split, encode, pipeline, reorder, launch, revert, stop),
+    (generate, fuse, tile, split, encode, pipeline, reorder, revert, stop),
 )
 """In the order in which candidates are listed."""
 
-VOCABULARY_VERSION = 1
+VOCABULARY_VERSION = 2
 """Of the generator: which candidates are proposed, in which order. Raise it with every change to either."""
 
 _QUOTAS = {
-    generate.KIND: 1, launch.KIND: 1, stop.KIND: 1, revert.KIND: 3,
+    generate.KIND: 1, stop.KIND: 1, revert.KIND: 3,
     fuse.KIND: 18, tile.KIND: 18, split.KIND: 5, encode.KIND: 4, pipeline.KIND: 8, reorder.KIND: 5,
 }  # fmt: skip
 """Of 64 candidates; what one kind does not use goes to the others."""

@@ -37,9 +37,7 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _common(
-    verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, help="Log more: -v info, -vv debug.")
-    ] = 0,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log more: -v info, -vv debug.")] = 0,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,

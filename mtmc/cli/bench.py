@@ -262,7 +262,7 @@ def economy(
     started = LaneOptions(examples=str(examples.resolve()), shared_card=lanes > 1, command=command)
 
     def show(row: Row) -> None:
-        console.print(line(row), markup=False)
+        console.print(line(row), markup=False, soft_wrap=True)
 
     try:
         with Processes(started, lanes, out.with_name(out.name + ".log")) as crew:

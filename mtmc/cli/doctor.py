@@ -42,9 +42,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Skip the Triton probes (a few seconds each).")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip the Triton probes (a few seconds each).")] = False,
 ) -> None:
     """What this machine has, what works, what to install. Exits with 3 where something needed is missing."""
     checks = examine(quick)
@@ -102,9 +100,7 @@ def _gpu() -> Check:
         return Check(name="GPU", status="optional", found="none", advice=advice)
     found = f"{gpu.name}, {gpu.target}, {gpu.memory_bytes >> 30} GiB, driver {gpu.driver}, CUDA {gpu.cuda}"
     if gpu.capability < (8, 0):
-        return Check(
-            name="GPU", status="missing", found=found, advice="mtmc needs compute capability 8.0 or newer."
-        )
+        return Check(name="GPU", status="missing", found=found, advice="mtmc needs compute capability 8.0 or newer.")
     return Check(name="GPU", status="ok", found=found)
 
 
@@ -120,9 +116,7 @@ def _tools() -> list[Check]:
     for tool, missing in advice.items():
         path = shutil.which(tool) or (bundled and shutil.which(tool, path=str(bundled)))
         status: Status = "ok" if path else "optional"
-        checks.append(
-            Check(name=tool, status=status, found=path or "not found", advice="" if path else missing)
-        )
+        checks.append(Check(name=tool, status=status, found=path or "not found", advice="" if path else missing))
     return checks
 
 
@@ -137,9 +131,7 @@ def _disk() -> Check:
     folder = _existing_parent()
     free = shutil.disk_usage(folder).free
     enough = free >= NEEDS_BYTES
-    advice = (
-        "" if enough else f"Free some space: the store and compiled kernels can take {NEEDS_BYTES >> 30} GiB."
-    )
+    advice = "" if enough else f"Free some space: the store and compiled kernels can take {NEEDS_BYTES >> 30} GiB."
     return Check(
         name="free disk",
         status="ok" if enough else "optional",
@@ -161,18 +153,14 @@ def _probe(name: str, what: str, interpret: bool) -> Check:
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return Check(
-            name=name, status="missing", found=f"no answer in {PROBE_TIMEOUT_S} s", advice=_PROBE_ADVICE
-        )
+        return Check(name=name, status="missing", found=f"no answer in {PROBE_TIMEOUT_S} s", advice=_PROBE_ADVICE)
     if done.returncode == 0:
         return Check(name=name, status="ok", found=done.stdout.strip())
     last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return Check(name=name, status="missing", found=last[:200], advice=_PROBE_ADVICE)
 
 
-_PROBE_ADVICE = (
-    "Install torch and triton in versions that belong together: pip install -c constraints.txt torch triton"
-)
+_PROBE_ADVICE = "Install torch and triton in versions that belong together: pip install -c constraints.txt torch triton"
 
 
 def _show(checks: list[Check]) -> None:
@@ -188,6 +176,4 @@ def _show(checks: list[Check]) -> None:
         table.add_row(mark[check.status], check.name, escape(check.found) + advice)
     console.print(table)
     bad = [check.name for check in checks if check.status == "missing"]
-    console.print(
-        f"\nNeeded and missing: {', '.join(bad)}." if bad else "\nEverything that mtmc needs is here."
-    )
+    console.print(f"\nNeeded and missing: {', '.join(bad)}." if bad else "\nEverything that mtmc needs is here.")

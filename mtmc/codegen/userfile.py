@@ -1,5 +1,5 @@
-"""The user's own file, kept as it is: imports, helpers and the constructor stay verbatim, ``Model`` becomes ``ModelNew``
-and only its ``forward`` changes."""
+"""The user's own file, kept as it is: imports, helpers and the constructor stay verbatim, ``Model`` becomes
+``ModelNew`` and only its ``forward`` changes."""
 
 from __future__ import annotations
 
@@ -46,6 +46,9 @@ class UserFile:
             if isinstance(statement, cst.ClassDef) and statement.name.value == new_entry:
                 statement = _with_forward(statement, forward)
             (head if _is_import(statement) and not rest else rest).append(statement)
+        head.sort(
+            key=lambda statement: not _is_future(statement)
+        )  # ahead of the user's docstring, which follows another
         imports = cst.Module(body=head).code.strip()
         known = set(imports.splitlines())
         prelude = "\n".join(line for line in prelude.splitlines() if not (line.startswith("import ") and line in known))
@@ -76,7 +79,7 @@ def _with_forward(node: cst.ClassDef, forward: str) -> cst.ClassDef:
 
 def _arguments(function: cst.FunctionDef) -> tuple[str, ...]:
     params = function.params
-    if params.star_arg is not cst.MaybeSentinel.DEFAULT or params.star_kwarg is not None:
+    if isinstance(params.star_arg, cst.Param) or params.star_kwarg is not None:  # a bare * is a ParamStar
         raise CodegenError("forward takes *args or **kwargs; name its arguments")
     return tuple(param.name.value for param in [*params.posonly_params, *params.params, *params.kwonly_params])[1:]
 
@@ -91,6 +94,12 @@ def _is_import(node: cst.CSTNode) -> bool:
     if not isinstance(node, cst.SimpleStatementLine):
         return False
     return all(isinstance(part, cst.Import | cst.ImportFrom) or _is_docstring(part) for part in node.body)
+
+
+def _is_future(node: cst.CSTNode) -> bool:
+    parts = node.body if isinstance(node, cst.SimpleStatementLine) else ()
+    names = [part.module for part in parts if isinstance(part, cst.ImportFrom)]
+    return any(isinstance(name, cst.Name) and name.value == "__future__" for name in names)
 
 
 def _is_docstring(node: cst.CSTNode) -> bool:

@@ -79,9 +79,7 @@ class Hardware(Record):
         """Estimated ms: the slower of memory and arithmetic, plus the launches (Williams et al., 2009)."""
         return max(self.memory_ms(nbytes), self.compute_ms(flops, kind)) + launches * self.launch_us * 1e-3
 
-    def bound(
-        self, nbytes: float, flops: float, kind: Arithmetic = "fp32"
-    ) -> Literal["memory", "compute", "launch"]:
+    def bound(self, nbytes: float, flops: float, kind: Arithmetic = "fp32") -> Literal["memory", "compute", "launch"]:
         """What limits a kernel of this size."""
         memory, compute = self.memory_ms(nbytes), self.compute_ms(flops, kind)
         if max(memory, compute) < self.launch_us * 1e-3:

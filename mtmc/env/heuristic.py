@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mtmc.actions import catalog, encode, fuse, generate, launch, pipeline, reorder, revert, split, stop, tile
+from mtmc.actions import catalog, encode, fuse, generate, pipeline, reorder, revert, split, stop, tile
 from mtmc.actions.action import Action
 from mtmc.actions.regions import members
 from mtmc.data.hardware import Hardware
@@ -34,8 +34,6 @@ SPLIT_SHARE = 0.8
 """Part of the idle card's time that splitting a reduction gives back."""
 TF32X3_RATE = 0.8
 """Speed of a generated float32 product by three TF32 products, against the library's float32."""
-LAUNCH_SHARE = 0.5
-"""Part of the gaps between kernels that a graph closes."""
 K_MAJOR = 0.01
 """Advantage of operands that lie along K, which the tensor cores take as they are."""
 
@@ -88,8 +86,6 @@ class Heuristic:
                 return 2, 1.0
             case revert.KIND:
                 return 3, _revert_gain(state, action)
-            case launch.KIND:
-                return 4, _launch_gain(state, action)
             case tile.KIND | pipeline.KIND | reorder.KIND:
                 return 4, _schedule_gain(state, action) * _decay(state, action)
         return 5, 0.0
@@ -178,15 +174,6 @@ def _revert_gain(state: State, action: Action) -> float:
         if kernel.id in state.library_ms
     )
     return saved / total if total else 0.0
-
-
-def _launch_gain(state: State, action: Action) -> float:
-    """What the program takes beyond its kernels, where both were measured: gaps that a graph closes."""
-    kernels = sum(state.times_ms.values())
-    tried = any(_same_kind(attempt.action, action) for attempt in state.history)
-    if tried or not state.measured or state.ms is None or action.get("plan") != "graph":
-        return 0.0
-    return max(0.0, 1.0 - kernels / state.ms) * LAUNCH_SHARE
 
 
 def _schedule_gain(state: State, action: Action) -> float:

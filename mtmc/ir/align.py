@@ -88,6 +88,9 @@ def align(
         IRError: the maps can't be matched; the message says which dimension and why.
     """
     places = dict(known or {})
+    for mine, theirs in zip(load, store, strict=True):
+        if isinstance(mine.single, Axis) and mine.single.extent == ONE and same(theirs, ZERO):
+            places.setdefault(mine.single, theirs)  # the producer's own axis of extent one, where it has one
     for extent_one in [axis for index in load for axis in index.axes if axis.extent == ONE]:
         places.setdefault(extent_one, ZERO)
     _solve_units(load, store, places)

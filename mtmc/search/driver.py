@@ -39,7 +39,7 @@ from mtmc.verify.options import JudgeOptions
 from mtmc.verify.pool import BuildFailed, WorkerPool
 from mtmc.verify.worker import Fault
 
-JUDGE_VERSION = "1"
+JUDGE_VERSION = "2"
 """Of the judging protocol; a verdict of another version is not reused."""
 POLICIES = ("heuristic", "random", "first")
 

@@ -7,9 +7,9 @@ import os
 
 import pytest
 import torch
-from api_block import Block, X
 
 import mtmc
+from tests.cpu.api_block import Block, X
 
 
 @pytest.fixture

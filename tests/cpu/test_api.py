@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from api_block import Block, X
 
 import mtmc
 from mtmc.api import Report, check_memory
 from mtmc.errors import EnvironmentProblem, ProblemError, UsageError
+from tests.cpu.api_block import Block, X
 
 
 def test_runs_in_the_interpreter(saved) -> None:

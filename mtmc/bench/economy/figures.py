@@ -213,7 +213,7 @@ def rate(rows: Sequence[Row]) -> Rate:
         looked_up=sum(not row.measured and bool(row.same) for row in nodes),
         wall_s=max((row.at for row in rows), default=0.0),
         start_s=min((row.at for row in judged), default=0.0),
-        lock_s=sum(row.gpu_lock_s for row in [*judged, *repeats]),
+        lock_s=sum(row.gpu_lock_s for row in judged) + sum(row.gpu_lock_s for row in repeats),
     )
 
 

@@ -11,7 +11,7 @@ import keyword
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mtmc.codegen.triton.ops import TL_DTYPE, bare, helper_for, render_op
@@ -253,21 +253,15 @@ class Emitter:
     def _load(self, expr: Load, widen: bool = True) -> str:
         if expr.buffer in self.bound:
             return self.bound[expr.buffer]
-        subscripts: list[str] = []
-        static: list[Index] = []
-        for sub in expr.index:
-            if isinstance(sub, Index):
-                static.append(sub)
-                subscripts.append("")
-            else:
-                static.append(Index())
-                subscripts.append(self._value(sub))
-        offset, mask = self._address(expr.buffer, tuple(static), expr.when)
-        strides = self.program.buffer(expr.buffer).strides
-        for text, stride in zip(subscripts, strides, strict=True):
-            if text:
-                offset = f"{offset} + {wrapped(text)} * {self._index_text(stride)}"
-                mask = self._mask(self.varies(expr), expr.when)
+        static = tuple(sub if isinstance(sub, Index) else Index() for sub in expr.index)
+        gathered: list[str] = []
+        over: frozenset[Axis] = frozenset()
+        for sub, stride in zip(expr.index, self.program.buffer(expr.buffer).strides, strict=True):
+            if not isinstance(sub, Index):
+                text, step = wrapped(self._value(sub)), self._index_text(stride)
+                gathered.append(text if step == "1" else f"{text} * {wrapped(step)}")
+                over |= self.varies(sub)
+        offset, mask = self._address(expr.buffer, static, expr.when, gathered, over)
         name = self.fresh(expr.buffer)
         pointer = f"{identifier(expr.buffer)}_ptr" + (f" + {offset}" if offset != "0" else "")
         dtype = self.program.dtype(expr.buffer)
@@ -280,10 +274,23 @@ class Emitter:
         return name
 
     # -- addresses ----------------------------------------------------------------------------------------
-    def _address(self, buffer: str, index: tuple[Index, ...], when: tuple[Index, ...]) -> tuple[str, str | None]:
+    def _address(
+        self,
+        buffer: str,
+        index: tuple[Index, ...],
+        when: tuple[Index, ...],
+        gathered: Iterable[str] = (),
+        over: frozenset[Axis] = frozenset(),
+    ) -> tuple[str, str | None]:
+        """Text of the offset and of the mask. ``gathered``: further terms of the offset, which vary ``over`` axes."""
         offset = self.program.buffer(buffer).offset(index).substitute(self.point)
-        needed = offset.axes | frozenset(a for bound in when for a in bound.substitute(self.point).axes)
-        return self._index_text(offset), self._mask(needed, when)
+        places = offset.axes | over
+        placed = [bound.substitute(self.point) for bound in when]
+        bounds = frozenset(axis for bound in placed if not nonnegative(bound) for axis in bound.axes)
+        terms = [*([] if offset.constant == 0 else [self._index_text(offset)]), *gathered]
+        # Triton wants pointers of the mask's shape
+        terms += [f"0 * {tile.text}" for axis, tile in self.tiles.items() if axis in bounds - places]
+        return " + ".join(terms) or "0", self._mask(places | bounds, when)
 
     def _mask(self, needed: frozenset[Axis], when: tuple[Index, ...]) -> str | None:
         texts = [t.mask for axis, t in self.tiles.items() if t.mask and axis in needed]

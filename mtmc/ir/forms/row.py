@@ -116,7 +116,11 @@ def _without_contractions(kernel: Kernel, stage: Stage) -> Stage:
         return Reduce("sum", expr.axes, (total,))
 
     body = convert(stage.body)
-    return stage if body == stage.body else Stage(stage.axes, stage.target, stage.store, body, stage.accumulate, stage.when)
+    return (
+        stage
+        if body == stage.body
+        else Stage(stage.axes, stage.target, stage.store, body, stage.accumulate, stage.when)
+    )
 
 
 def _kept_axes(kernel: Kernel, stages: tuple[Stage, ...], inner: tuple[Axis, ...]) -> tuple[Axis, ...]:
@@ -125,7 +129,9 @@ def _kept_axes(kernel: Kernel, stages: tuple[Stage, ...], inner: tuple[Axis, ...
     for stage in stages:
         axes = set(stage.axes)
         if axes not in (set(kept), set(kept) | set(inner)):
-            raise IRError(f"{kernel.id}: the stage of '{stage.target}' has neither the row's shape nor its reduced shape")
+            raise IRError(
+                f"{kernel.id}: the stage of '{stage.target}' has neither the row's shape nor its reduced shape"
+            )
         if axes & set(inner) and any(isinstance(node, Reduce) for node in walk(stage.body)):
             raise IRError(f"{kernel.id}: the stage of '{stage.target}' reduces and keeps the same axes")
     return kept

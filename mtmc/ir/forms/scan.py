@@ -44,13 +44,17 @@ class ScanForm:
         for stage in spec.stages:
             for load in loads(stage.body):
                 forward &= stride_of(program, load, axis) != -1
-                votes += any(stride_of(program, load, a) == 1 for a in kept) - (stride_of(program, load, axis) in (1, -1))
+                votes += any(stride_of(program, load, a) == 1 for a in kept) - (
+                    stride_of(program, load, axis) in (1, -1)
+                )
         return ScanForm(kept, axis, votes > 0, forward)
 
     def default(self, program: Program, hardware: Hardware) -> Schedule:
         length, rows = typical(self.axis.extent), typical(extent(self.kept))
         if self.column_major:
-            return Schedule(self.name, (min(64, pow2_ceil(rows)), min(16, pow2_ceil(length))), loop=length > 16, warps=4)
+            return Schedule(
+                self.name, (min(64, pow2_ceil(rows)), min(16, pow2_ceil(length))), loop=length > 16, warps=4
+            )
         if 4096 < length <= 32768 and self.forward:
             return Schedule(self.name, (1, pow2_ceil(length)), warps=16)
         if length <= 4096:

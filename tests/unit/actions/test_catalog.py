@@ -38,8 +38,6 @@ LINES = [
     "round the operands of k0 (linear, line 10) to fp16",
     "revert k0 (linear, line 10) to the library",
     "generate all with default schedules",
-    "capture the launches in a CUDA graph",
-    "launch kernel by kernel",
     "stop",
 ]
 
@@ -140,7 +138,6 @@ def test_other_text_is_refused(line: str) -> None:
         ("revert k0 to the library", "already runs in the library"),
         ("split the reduction of k1 across 4 programs", "nothing to split"),
         ("encode the operands of k2 as split fp16", "no matrix product"),
-        ("launch kernel by kernel", "eager already"),
     ],
 )
 def test_refusals_say_why(line: str, reason: str) -> None:
@@ -190,7 +187,7 @@ def test_candidates_are_legal_distinct_and_the_same_each_time() -> None:
     kinds = [module.KIND for module in ACTIONS]
     order = [kinds.index(action.kind) for action in found.actions]
     assert order == sorted(order)
-    assert {"fuse", "tile", "pipeline", "reorder", "encode", "revert", "launch", "stop"} <= {
+    assert {"fuse", "tile", "pipeline", "reorder", "encode", "revert", "stop"} <= {
         action.kind for action in found.actions
     }
 
@@ -236,7 +233,6 @@ def test_a_trace_replays() -> None:
         "generate all with default schedules",
         "fuse k0 and its 2 equals (linear, line 10) and k1 and its 2 equals (maximum, line 11)",
         "encode the operands of k0 and its 2 equals (linear+maximum, lines 10, 11) as split fp16",
-        "capture the launches in a CUDA graph",
     )
     text = "# a note\n\n" + "\n".join(lines) + "\n"
     result = program

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
-from tests.unit.codegen.kernels import KERNELS, rendered, text_of
+from tests.unit.codegen.kernels import KERNELS, text_of
 
 
 @pytest.mark.parametrize("name", KERNELS)

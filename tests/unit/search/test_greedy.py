@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from search_fakes import accepted, make_chain, rejected
-
 from mtmc.data.candidate import Candidate
 from mtmc.data.evaluation import Evaluation, Outcome
 from mtmc.search.greedy import Greedy
 from mtmc.search.node import Node
+from tests.unit.search.search_fakes import accepted, make_chain, rejected
 
 PROGRAM = make_chain()
 

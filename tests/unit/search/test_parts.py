@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from search_fakes import PROBLEM, accepted, make_chain, rejected, timing
 
 import mtmc
 from mtmc.actions import apply, parse
@@ -21,6 +20,7 @@ from mtmc.search.node import Node
 from mtmc.search.output import check_writable, header, write_whole, written_source
 from mtmc.search.rehearsal import Rehearsal, follow
 from mtmc.search.result import SearchResult, winner
+from tests.unit.search.search_fakes import PROBLEM, accepted, make_chain, rejected, timing
 
 FUSE = parse("fuse k0 and k1")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from search_fakes import PROBLEM, FakeJudge, accepted, by_launches, make_chain, rejected
 
 from mtmc.actions.trace import replay
 from mtmc.data.candidate import Candidate
@@ -24,6 +23,7 @@ from mtmc.search.options import SearchOptions
 from mtmc.search.recorder import Recorder
 from mtmc.search.result import SKETCHED, STOP, Progress, SearchResult
 from mtmc.store.store import Store
+from tests.unit.search.search_fakes import PROBLEM, FakeJudge, accepted, by_launches, make_chain, rejected
 
 VERSIONS = Versions(vocabulary="1", codegen="1", judge="1")
 GENERATE = "generate all with default schedules"
