@@ -250,6 +250,7 @@ def optimize(
     seconds: float | None = None,
     on_unsupported: Unsupported = "error",
     accept: Literal["faster", "correct"] = "faster",
+    dynamic_batch: int | None = None,
     device: str | None = None,
     **search: Any,
 ) -> OptimizedModule:
@@ -263,6 +264,8 @@ def optimize(
         on_unsupported: what a call that the kernels were not made for does: ``error``, or run the original and log it
             (``reference``).
         accept: use the generated program only where it is ``faster`` than eager, or wherever it is ``correct``.
+        dynamic_batch: the largest batch: dimension 0 of every input may then be anything from 1 to this, and the
+            result is judged on half and twice the examples' batch as well. Default: only the examples' own size.
         device: where to judge; default: the example inputs' card, else ``MTMC_DEVICE``.
         search: further arguments of ``mtmc.search.driver.optimize_problem``.
 
@@ -283,7 +286,7 @@ def optimize(
     device = resolve(device or (str(first.device) if first.is_cuda else None))
     check_memory(module, inputs, device)
     with tempfile.TemporaryDirectory(prefix="mtmc-module-") as folder:
-        problem = save_module(module, inputs, Path(folder))
+        problem = save_module(module, inputs, Path(folder), batch_limit=dynamic_batch or 0)
         result = optimize_problem(problem, steps=steps, seconds=seconds, device=device, **search)
         source = written_source(result)
     return OptimizedModule(module, result.program, source, _report(result, accept), on_unsupported)

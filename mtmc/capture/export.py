@@ -7,7 +7,6 @@ under ``FakeTensorMode``; only a constructor that needs values is run for real, 
 
 from __future__ import annotations
 
-import inspect
 import re
 import traceback
 import warnings
@@ -25,6 +24,7 @@ from mtmc.capture.sources import is_user_frame, lines_recorded
 from mtmc.errors import CaptureError, MtmcError
 from mtmc.ir.index import Dim
 from mtmc.log import get_logger
+from mtmc.problem.module import batch_shapes
 from mtmc.problem.problem import Kind, Problem
 
 log = get_logger("capture")
@@ -66,16 +66,9 @@ def export_module(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_batc
     """
     shapes = None
     if dynamic_batch is not None:
-        first = next((x.shape[0] for x in inputs if isinstance(x, torch.Tensor) and x.dim()), None)
-        if first is None:
+        shapes = batch_shapes(module, inputs, dynamic_batch.name, dynamic_batch.limit)
+        if shapes is None:
             raise CaptureError("no input has a batch dimension; leave out the dynamic batch")
-        dim = torch.export.Dim(dynamic_batch.name, min=1, max=dynamic_batch.limit)
-        each: tuple[Any, ...] = tuple(
-            {0: dim} if isinstance(x, torch.Tensor) and x.dim() and x.shape[0] == first else None for x in inputs
-        )
-        named = [p for p in inspect.signature(module.forward).parameters.values() if p.kind is not p.VAR_POSITIONAL]
-        # what *args takes is one nested entry
-        shapes = each if len(named) >= len(inputs) else (*each[: len(named)], each[len(named) :])
     return Exported(_trace(module, inputs, shapes, None), None)
 
 

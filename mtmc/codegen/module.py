@@ -31,9 +31,8 @@ _CHECK = '''
 def _check(name, tensor, shape, dtype):
     """One clear sentence where the kernels below were not made for an argument."""
     if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-        raise ValueError(
-            f"ModelNew was generated for {name} of shape {shape} and {dtype}, got {tuple(tensor.shape)} and {tensor.dtype}"
-        )
+        got = f"{tuple(tensor.shape)} and {tensor.dtype}"
+        raise ValueError(f"ModelNew was generated for {name} of shape {shape} and {dtype}, got {got}")
     return tensor.contiguous()
 '''
 _PLACE = '''

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,23 @@ def save_module(
     inputs: list[Any] | tuple[Any, ...],
     folder: Path,
     *,
-    dynamic_shapes: Any = None,
+    batch_limit: int = 0,
 ) -> Problem:
     """Export ``module`` on ``inputs`` (positional) into ``folder`` and return the Problem that reads it back.
+
+    Args:
+        batch_limit: dimension 0 of the inputs may be anything from 1 to this; 0: only what the examples have.
 
     Raises:
         ProblemError: torch.export refuses the module, or an input is not made of tensors and plain values.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = type(module).__name__
+    dynamic_shapes = None
+    if batch_limit:
+        dynamic_shapes = batch_shapes(module, tuple(inputs), "batch", batch_limit)
+        if dynamic_shapes is None:
+            raise ProblemError(f"No input of {name} has a batch dimension; leave out the dynamic batch.")
     try:
         with torch.no_grad():
             program = torch.export.export(module, tuple(inputs), dynamic_shapes=dynamic_shapes, strict=False)
@@ -42,7 +51,24 @@ def save_module(
         raise ProblemError(f"{name} can't be exported by torch.export: {reason[0]}.") from error
     torch.export.save(program, folder / PROGRAM)
     torch.save(map_tensors(list(inputs), lambda t: t.detach().cpu()), folder / INPUTS)
-    return Problem(kind=Kind.MODULE, name=name, path=str(folder.resolve()), digest=_digest(folder))
+    return Problem(
+        kind=Kind.MODULE, name=name, path=str(folder.resolve()), digest=_digest(folder), batch_limit=batch_limit
+    )
+
+
+def batch_shapes(module: torch.nn.Module, inputs: tuple[Any, ...], name: str, limit: int) -> Any:
+    """What torch.export takes as ``dynamic_shapes``: dimension 0 of every tensor input that has the first one's size
+    there is one dim between 1 and ``limit``. None where no input has a dimension."""
+    first = next((x.shape[0] for x in inputs if isinstance(x, torch.Tensor) and x.dim()), None)
+    if first is None:
+        return None
+    dim = torch.export.Dim(name, min=1, max=limit)
+    each: tuple[Any, ...] = tuple(
+        {0: dim} if isinstance(x, torch.Tensor) and x.dim() and x.shape[0] == first else None for x in inputs
+    )
+    named = [p for p in inspect.signature(module.forward).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    # what *args takes is one nested entry
+    return each if len(named) >= len(inputs) else (*each[: len(named)], each[len(named) :])
 
 
 def load_program(problem: Problem) -> torch.export.ExportedProgram:

@@ -35,6 +35,8 @@ class Problem(Record):
     """The file that ``text`` was read from, if any; the folder that holds the exported program (``module``)."""
     digest: str = ""
     """Content hash of the folder (``module``), taken when it was saved."""
+    batch_limit: int = 0
+    """Largest size of dimension 0 of the inputs that a ``module`` was exported for; 0: the examples' own size only."""
     flags: tuple[str, ...] = ()
     """What was changed on the way in, such as ``scaled: batch_size 128 -> 2``."""
 

@@ -7,13 +7,14 @@ and flagged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
 from mtmc.problem import Problem
-from mtmc.problem.tree import tensors
+from mtmc.problem.tree import map_tensors, tensors
 from mtmc.verify.chunks import pieces
 
 Change = Callable[[torch.Tensor, torch.Generator], None]
@@ -26,6 +27,8 @@ class InputSet(NamedTuple):
     """Added to the judge's seed."""
     change: Change | None
     """In-place change of one floating-point tensor; None: the problem's own distribution."""
+    batch: float = 1.0
+    """Size of dimension 0, as a multiple of the examples' own; only for problems with a dynamic batch."""
 
 
 def wide(x: torch.Tensor, generator: torch.Generator) -> None:
@@ -56,6 +59,8 @@ SETS: dict[str, InputSet] = {
     "wide": InputSet(11, wide),
     "signs": InputSet(12, signs),
     "rows": InputSet(13, rows),
+    "half_batch": InputSet(21, None, 0.5),
+    "double_batch": InputSet(22, None, 2.0),
 }
 """Every known set. ``timed<i>`` also exists for any i: the values of the i-th copy that timing rotates through."""
 
@@ -69,4 +74,21 @@ def draw(problem: Problem, name: str, device: str, seed: int) -> list[Any]:
         for tensor in tensors(inputs):
             if tensor.is_floating_point() and tensor.numel():
                 chosen.change(tensor, generator)
-    return inputs
+    return inputs if chosen.batch == 1.0 else _resized(problem, inputs, chosen.batch)
+
+
+BATCH_SETS = ("half_batch", "double_batch")
+"""Sets that a problem with a dynamic batch is tried on besides the others."""
+
+
+def _resized(problem: Problem, inputs: list[Any], factor: float) -> list[Any]:
+    """The inputs with another batch, within the declared limit: cut, or repeated."""
+    size = next(t.shape[0] for t in tensors(inputs) if t.dim())
+    wanted = min(max(1, math.ceil(size * factor)), problem.batch_limit)
+
+    def resize(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dim() or tensor.shape[0] != size:
+            return tensor
+        return tensor.repeat(-(-wanted // size), *[1] * (tensor.dim() - 1))[:wanted].contiguous()
+
+    return map_tensors(inputs, resize)

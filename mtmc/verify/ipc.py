@@ -1,8 +1,8 @@
 """Device memory shared between two processes, through the driver's own calls.
 
-``torch``'s sharing hands the memory to a reader count that outlives both sides: what was exported once was never given
-back. Here the order of requests settles who frees when: the owner keeps its tensor, the reader closes its mapping when the
-tensor over it dies (CUDA driver API, section "Device Management / IPC").
+``torch``'s sharing hands the memory to a reader count that outlives both sides: what was exported once was never
+given back. Here the order of requests settles who frees when: the owner keeps its tensor, the reader closes its
+mapping when the tensor over it dies (CUDA driver API, unified addressing and IPC).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from mtmc.errors import JudgeError, ProblemError
 from mtmc.log import get_logger
 from mtmc.problem import Problem
 from mtmc.verify import device as devices
-from mtmc.verify import static, timing
+from mtmc.verify import inputs, static, timing
 from mtmc.verify.measure import Stopwatch
 from mtmc.verify.options import JudgeOptions
 from mtmc.verify.pool import BuildFailed, WorkerPool
@@ -272,6 +272,8 @@ class Judge:
 
     def _run_and_compare(self, trial: Trial) -> None:
         names = self.options.final_sets if trial.final else self.options.step_sets
+        if trial.final and self.problem.batch_limit:
+            names += inputs.BATCH_SETS
         opened = self._open()
         child = self.pool.ready_candidate()
         self._load(child, trial.candidate, opened, trial)

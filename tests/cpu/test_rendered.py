@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mtmc.actions import apply, encode, propose, split
+from mtmc.actions import apply, encode, generate, propose, split
 from mtmc.actions.rewriting import form_of, scheduled
 from mtmc.data.hardware import H200
 from mtmc.errors import IllegalAction
+from mtmc.ir.expr import Op
 from mtmc.ir.forms.form import extent, pow2_ceil, typical
 from mtmc.ir.interp import run as interpret
 from mtmc.ir.printer import print_program
@@ -23,7 +24,8 @@ from mtmc.ir.program import Library, Program, Role, Tile
 from mtmc.ir.schedule import Schedule
 from mtmc.ir.types import DType
 from tests.interpreted import InterpreterProcess
-from tests.strategies import programs, values
+from tests.strategies import at, axes, number, programs, stage, values
+from tests.unit.actions.small import Small
 
 EXAMPLES = int(os.environ.get("RENDERED_EXAMPLES", "0"))
 """A bigger budget for a night: ``RENDERED_EXAMPLES=5000 pytest tests/cpu/test_rendered.py``."""
@@ -73,7 +75,7 @@ def candidates(program: Program) -> list[Any]:
     """Legal actions, and two kinds that are proposed for larger sizes only."""
     found = list(propose(program, H200).actions)
     for kernel in program.kernels:
-        for action in (*(split.action(kernel.id, parts) for parts in (2, 3)), encode.action(kernel.id, "split")):
+        for action in (*(split.action(kernel.id, parts) for parts in (2, 4)), encode.action(kernel.id, "split")):
             try:
                 apply(program, action)
             except IllegalAction:
@@ -160,3 +162,39 @@ def test_dynamic_first_extent(
 ) -> None:
     program = with_inputs_only(program)
     assert_rendered_means(program, after_actions(program, data), interpreter, {"B": size})
+
+
+# ---- every candidate of a first decision ----------------------------------------------------------------------
+
+
+def block() -> Program:
+    """A linear layer, a softmax and a sum of its squares."""
+    draft = Small()
+    hidden = draft.linear(draft.input(17, 40), 24)
+    draft.reduce("sum", draft.map("mul", draft.softmax(hidden), number(3.0)), over=1)
+    return draft.program()
+
+
+def chain() -> Program:
+    """Two elementwise steps around a maximum that both its neighbours read, and a bfloat16 product."""
+    draft = Small(DType.BF16)
+    x = draft.input(2, 3, 40)
+    shifted = draft.map("add", x, number(0.5))
+    rows, columns = axes(draft.shape(shifted))[:2], axes(draft.shape(shifted))
+    top = draft.reduce("max", shifted, over=1)
+    left = draft.temp(draft.shape(shifted))
+    draft.add("sub", stage(columns, left, Op("sub", (at(shifted, *columns), at(top, *rows)))))
+    draft.map("tanh", draft.linear(left, 24))
+    return draft.program()
+
+
+@pytest.mark.parametrize("make", [block, chain])
+def test_every_first_decision(make: Callable[[], Program], interpreter: InterpreterProcess) -> None:
+    before = make()
+    ready = apply(before, next(action for action in propose(before, H200).actions if action.kind == generate.KIND))
+    program = all_tiled(ready)
+    for action in candidates(program):
+        try:
+            assert_rendered_means(before, all_tiled(apply(program, action)), interpreter)
+        except Exception as error:
+            raise AssertionError(f"after '{action.describe(program)}'") from error

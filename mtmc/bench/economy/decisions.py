@@ -54,11 +54,7 @@ def _rule_rate(rows: Sequence[Row]) -> str:
         if hours <= ONLINE_HOURS
         else "so a policy is trained on stored verdicts (offline), and the card measures only what the store lacks"
     )
-    limit = (
-        f"The card was held {percent(rate.lock_share)} of that time: "
-        if rate.lock_s
-        else "How long the card was held is unknown: "
-    )
+    limit = f"The card was held {percent(rate.lock_share)} of that time: "
     limit += (
         "it is the limit, and more cards help."
         if rate.lock_share >= BUSY

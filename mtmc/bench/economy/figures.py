@@ -92,7 +92,7 @@ class Tree:
     @property
     def parents(self) -> list[NodeRow]:
         """Depth-1 states that a search can go on from."""
-        return [row for row in self.at_depth(1) if row.outcome == "accepted" and not row.same]
+        return [row for row in self.at_depth(1) if row.outcome == "accepted" and row.same != "state"]
 
     @property
     def expanded(self) -> list[StateRow]:
@@ -210,7 +210,7 @@ def rate(rows: Sequence[Row]) -> Rate:
         judged=len(judged),
         of_tree=sum(row.part == EXHAUSTIVE for row in judged),
         retimed=len(repeats),
-        looked_up=sum(not row.measured and bool(row.same) for row in nodes),
+        looked_up=sum(bool(row.same) for row in nodes),
         wall_s=max((row.at for row in rows), default=0.0),
         start_s=min((row.at for row in judged), default=0.0),
         lock_s=sum(row.gpu_lock_s for row in judged) + sum(row.gpu_lock_s for row in repeats),
@@ -272,8 +272,12 @@ def moves(changes: Sequence[Change]) -> Moves | None:
 
 
 def sum_errors(rows: Iterable[NodeRow]) -> list[float]:
-    """(summed kernel times - whole time) / whole time, for measured nodes that have both."""
-    return [(row.kernel_ms - row.ms) / row.ms for row in rows if row.measured and row.ms and row.kernel_ms is not None]
+    """(summed kernel times - whole time) / whole time, for distinct states that have both."""
+    return [
+        (row.kernel_ms - row.ms) / row.ms
+        for row in rows
+        if row.same != "state" and row.ms and row.kernel_ms is not None
+    ]
 
 
 def sum_agreement(changes: Sequence[Change]) -> tuple[int, float] | None:

@@ -266,23 +266,19 @@ class _StepJudge:
 
 
 def _watching(recorder: Recorder, program: str, part: str, send: Callable[[Row], None]) -> Recorder:
-    """The recorder, which also sends a row for each judged step and keeps no final check: there was none."""
+    """The recorder, which also sends a row for each step that was measured, and keeps no final check: there was none."""
     record = recorder.step
 
     def step(**given: Any) -> None:
         record(**given)
         evaluation, child = given["evaluation"], given["child"]
-        if evaluation is None or child is None:
+        if evaluation is None or child is None or not given["measured"]:
             return
         line = given.get("action")
         path = (*given["path"], line) if line else given["path"]
         _, code_s, wall_s = given["times_s"]
         parent = given["parent"] if line else None
-        send(
-            node_row(
-                program, part, path, parent, child, given["source"], evaluation, given["measured"], (code_s, wall_s)
-            )
-        )
+        send(node_row(program, part, path, parent, child, given["source"], evaluation, True, (code_s, wall_s)))
 
     recorder.step = step  # type: ignore[method-assign]
     recorder.final = lambda source, evaluation: None  # type: ignore[method-assign]

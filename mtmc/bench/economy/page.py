@@ -113,7 +113,7 @@ def _noise(trees: list[Tree]) -> str:
     body = []
     for tree in trees:
         across = of.spread(of.noise(tree))
-        inside = of.spread(row.spread for row in tree.nodes.values() if row.measured and row.spread is not None)
+        inside = of.spread(row.spread for row in tree.nodes.values() if row.same != "state" and row.spread is not None)
         times = sum(len(rows) for rows in tree.repeats.values())
         body.append(
             [

@@ -98,7 +98,7 @@ class Plan:
                 self.given.add((row.program, row.index))
                 if row.depth < 2:
                     self.shallow_at = row.at
-                if row.state and row.measured:
+                if row.state and row.same != "state":
                     self.known[row.program].setdefault(row.state, row)
             case StateRow():
                 self.states[row.program][row.index] = row
@@ -177,7 +177,7 @@ class Plan:
 
     def _noise_sample(self, name: str) -> list[NodeRow]:
         """The root and the first accepted ones of depth 1, whose order is random already."""
-        rows = [row for _, row in sorted(self.nodes[name].items()) if row.depth < 2 and row.measured]
+        rows = [row for _, row in sorted(self.nodes[name].items()) if row.depth < 2 and row.same != "state"]
         return [row for row in rows if row.outcome == "accepted"][: self.options.repeat_nodes]
 
     def _deep(self, last: str) -> Job | None:
@@ -210,7 +210,7 @@ class Plan:
     def parents(self, name: str) -> list[NodeRow]:
         """Depth-1 states that a search could go on from."""
         rows = [row for index, row in sorted(self.nodes[name].items()) if len(index) == 1]
-        return [row for row in rows if row.outcome == "accepted" and not row.same]
+        return [row for row in rows if row.outcome == "accepted" and row.same != "state"]
 
     def _live(self) -> list[str]:
         return [n for n in self.options.programs if n not in self.dead and () in self.nodes[n]]

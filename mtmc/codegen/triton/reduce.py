@@ -70,7 +70,9 @@ class Reduction:
         name, shape = self.node.monoid, self.shape
         if name == "moments" and self.lifted:
             count = self._count(emitter, mask)
-            mean = self._line(emitter, "mean", f"{shape.reduce(self._or(args[0], mask, '0.0'), 'sum')} / {count}")
+            # a part of a split reduction may be empty
+            divisor = f"tl.maximum({count}, 1.0)" if emitter.condition(self.node.when) else count
+            mean = self._line(emitter, "mean", f"{shape.reduce(self._or(args[0], mask, '0.0'), 'sum')} / {divisor}")
             delta = self._line(emitter, "delta", self._or(f"{args[0]} - {mean}", mask, "0.0"))
             m2 = self._line(emitter, "m2", shape.reduce(f"{delta} * {delta}", "sum"))
             return [mean, m2, count]

@@ -144,6 +144,14 @@ def argmax() -> Program:
     return program("argmax", Schedule("row", (128, 32), loop=True, warps=8), buffers, stage((b, j), "y", body))
 
 
+def argmax_wide() -> Program:
+    """Positions are 64-bit values where offsets are."""
+    i, j = axes(i=70_000, j=40_000)
+    body = Reduce("argmax", (j,), (at("x", i, j),), 1)
+    buffers = (tensor("x", 70_000, 40_000), temp("y", 70_000, dtype=I64))
+    return program("argmax", Schedule("row", (1, 2048), loop=True, warps=8), buffers, stage((i,), "y", body))
+
+
 def total(columns: int, schedule: Schedule) -> Program:
     i, j = axes(i=4, j=columns)
     buffers = (tensor("x", 4, columns), temp("y", 4))
@@ -193,7 +201,7 @@ def linear_gelu() -> Program:
     half, bent = op("mul", value, const(0.5)), op("erf", op("mul", value, const(0.7071067811865476)))
     buffers = (tensor("x", 4096, 768, dtype=BF16), tensor("w", 3072, 768, dtype=BF16), tensor("bias", 3072, dtype=BF16))
     buffers += (temp("y", 4096, 3072, dtype=BF16),)
-    schedule = Schedule("matmul", (128, 256, 64), warps=8, stages=3, group=8)
+    schedule = Schedule("matmul", (128, 128, 64), warps=8, stages=3, group=8)
     return program("linear+gelu", schedule, buffers, stage((i, j), "y", op("mul", half, op("add", const(1.0), bent))))
 
 
@@ -215,6 +223,7 @@ KERNELS: dict[str, Callable[[], Program]] = {
     "softmax_passes": lambda: softmax(100_000, Schedule("row", (1, 8192), loop=True, warps=16, order=1), F16),
     "layer_norm": layer_norm,
     "argmax": argmax,
+    "argmax_wide": argmax_wide,
     "sum_split": split_sum,
     "sum_compensated": lambda: total(2_000_000, Schedule("row", (1, 2048), loop=True, warps=8)),
     "softmax_dynamic": dynamic_softmax,
@@ -223,6 +232,13 @@ KERNELS: dict[str, Callable[[], Program]] = {
     "linear_gelu": linear_gelu,
     "matmul_split": split_product,
 }
+
+
+def numbered(program: Program) -> Program:
+    """With positions for the inputs, as capture gives them."""
+    inputs = [b.name for b in program.buffers if b.role is Role.INPUT]
+    buffers = (replace(b, source=str(inputs.index(b.name))) if b.name in inputs else b for b in program.buffers)
+    return replace(program, buffers=tuple(buffers))
 
 
 def rendered(program: Program) -> tuple[list[RenderedKernel], FileParts]:
