@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,6 +23,10 @@ from mtmc.data.record import Record
 
 if TYPE_CHECKING:
     from mtmc.store.store import Store
+
+
+END_S = 10.0
+"""For all lanes to end what they do when the run is over; then they are killed."""
 
 
 class LaneOptions(Record):
@@ -84,8 +89,11 @@ def _serve(connection: Connection, options: LaneOptions, log: str) -> None:
     opener = Opener(options)
     lane = Lane(opener, connection.send, command=options.command)
     with contextlib.suppress(EOFError, BrokenPipeError), opener.stack:
-        while True:
-            connection.send(lane.do(connection.recv()))
+        try:
+            while True:
+                connection.send(lane.do(connection.recv()))
+        finally:
+            lane.close()
 
 
 class Processes:
@@ -100,9 +108,11 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process, connection in self._running.values():
+        end = time.monotonic() + END_S
+        for _process, connection in self._running.values():
             connection.close()
-            process.join(5)
+        for process, _connection in self._running.values():
+            process.join(max(0.0, end - time.monotonic()))
             if process.pid is not None and process.is_alive():
                 kill_family(process.pid)
 
@@ -119,12 +129,11 @@ class Processes:
             self._running[lane][1].send(job)
 
     def wait(self, timeout_s: float) -> Iterator[tuple[int, Row | Done]]:
-        lanes = {connection: lane for lane, (_, connection) in self._running.items()}
+        lanes: dict[Any, int] = {connection: lane for lane, (_, connection) in self._running.items()}
         for connection in wait(list(lanes), timeout=timeout_s):
-            assert isinstance(connection, Connection)
             lane = lanes[connection]
             try:
-                message = connection.recv()
+                message = self._running[lane][1].recv()
             except (EOFError, OSError):
                 process = self._running[lane][0]
                 process.join(1)

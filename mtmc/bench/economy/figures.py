@@ -71,7 +71,6 @@ class Tree:
     """What was measured of one program."""
 
     name: str
-    limit: int
     nodes: dict[Index, NodeRow] = field(default_factory=dict)
     states: dict[Index, StateRow] = field(default_factory=dict)
     episodes: list[EpisodeRow] = field(default_factory=list)
@@ -152,9 +151,9 @@ def _kind(line: str) -> str:
         return line.split(" ", 1)[0]
 
 
-def trees(programs: Sequence[str], rows: Sequence[Row], limit: int = 0) -> dict[str, Tree]:
+def trees(programs: Sequence[str], rows: Sequence[Row]) -> dict[str, Tree]:
     """The rows by program, in the given order. Of two rows for one node the first counts: it was not known yet."""
-    found = {name: Tree(name, limit) for name in programs}
+    found = {name: Tree(name) for name in programs}
     for row in rows:
         match row:
             case NodeRow(part="exhaustive") if row.program in found:

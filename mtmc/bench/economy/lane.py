@@ -22,6 +22,7 @@ from mtmc.errors import CodegenError, CoderError, IRError, MtmcError
 from mtmc.ir.codec import structural_hash
 from mtmc.ir.cost import floor_bytes, program_ms
 from mtmc.ir.program import Program
+from mtmc.log import get_logger
 from mtmc.problem.problem import Problem
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from mtmc.search.recorder import Recorder
     from mtmc.search.rehearsal import Rehearsal
     from mtmc.store.store import Store
+
+log = get_logger(__name__)
 
 STOP = "stop"
 SHORT = 16
@@ -86,9 +89,16 @@ class Lane:
                     self._repeat(job, opened, visit.path, visit.index)
                 else:
                     self._child(job, opened, visit.path, visit.index, visit.start)
-        except MtmcError as error:
+        except Exception as error:  # a bug costs its job, and the log says where it is
+            if not isinstance(error, MtmcError):
+                log.exception("job %s of %s", job.kind, job.program)
             return Done(message=f"{type(error).__name__}: {error}")
         return Done()
+
+    def close(self) -> None:
+        """End the store's episodes of the tree."""
+        for recorder in self._recorders.values():
+            recorder.end(state="finished")
 
     def _open(self, name: str) -> Opened:
         if self._opened is None or self._opened[0] != name:
@@ -266,7 +276,7 @@ class _StepJudge:
 
 
 def _watching(recorder: Recorder, program: str, part: str, send: Callable[[Row], None]) -> Recorder:
-    """The recorder, which also sends a row for each step that was measured, and keeps no final check: there was none."""
+    """The recorder, which also sends a row for each step that was measured; there is no final check to keep."""
     record = recorder.step
 
     def step(**given: Any) -> None:

@@ -17,7 +17,7 @@ from mtmc.bench.row import BenchHeader
 def page(header: BenchHeader, rows: Sequence[Row]) -> str:
     """Markdown."""
     programs = [str(name) for name in header.flags["programs"]]
-    trees = list(of.trees(programs, rows, int(header.flags["limit"])).values())
+    trees = list(of.trees(programs, rows).values())
     parts = [
         _head(header, rows),
         decides(trees, rows, header.hardware is not None),
