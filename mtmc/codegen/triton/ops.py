@@ -96,21 +96,21 @@ def _remainder(a, b):
     rest = tl.fma(-tl.floor(tl.div_rn(a, b)), b, a)
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 ''',
-    "_max": '''
+    "_max": """
 @triton.jit
 def _max(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-''',
-    "_min": '''
+""",
+    "_min": """
 @triton.jit
 def _min(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
-''',
-    "_mul": '''
+""",
+    "_mul": """
 @triton.jit
 def _mul(a, b):
     return a * b
-''',
+""",
     "_argmax": '''
 @triton.jit
 def _argmax(a, i, b, j):
@@ -149,10 +149,7 @@ def _maxsumexp(max_a, sum_a, max_b, sum_b):
 }
 """Helper functions by name; a rendered file carries those that it uses."""
 
-_USES = {
-    name: f"_{name}"
-    for name in ("tanh", "expm1", "log1p", "pow2_scale", "pow", "round", "floordiv", "remainder")
-}
+_USES = {name: f"_{name}" for name in ("tanh", "expm1", "log1p", "pow2_scale", "pow", "round", "floordiv", "remainder")}
 """Operations on floats whose text calls a helper. These are made for float32."""
 
 

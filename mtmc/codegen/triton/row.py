@@ -40,7 +40,11 @@ class _RowRenderer:
         steps = typical(self.total_columns) // self.columns if self.frame.schedule.loop else 1
         self.reductions = [
             Reduction(
-                node, self.shape, f"r{number}", wide=self.frame.wide, steps=steps,
+                node,
+                self.shape,
+                f"r{number}",
+                wide=self.frame.wide,
+                steps=steps,
                 floating=dtype_of(node.args[0], program.dtype).is_float,
             )
             for number, node in enumerate(distinct(nodes(self.stages, Reduce)))
@@ -157,8 +161,14 @@ class _RowRenderer:
         if full:
             tiles.append(TileVar(self.k, "k", mask))
         return Emitter(
-            self.program, self.frame.body, self.parts, tuple(tiles), self.point,
-            self.bound, self.given, self.frame.names,
+            self.program,
+            self.frame.body,
+            self.parts,
+            tuple(tiles),
+            self.point,
+            self.bound,
+            self.given,
+            self.frame.names,
         )
 
     def _is_full(self, stage: Stage) -> bool:

@@ -134,7 +134,6 @@ def test_a_saved_module(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Softmax(-1))
     inputs = (torch.randn(4, 6),)
     compare(capture(save_module(module, inputs, tmp_path / "fixed")), module, inputs)
-    batch = torch.export.Dim("batch", min=2, max=512)
-    program = capture(save_module(module, inputs, tmp_path / "dynamic", dynamic_shapes=({0: batch},)))
+    program = capture(save_module(module, inputs, tmp_path / "dynamic", batch_limit=512))
     assert [(dim.name, dim.limit) for dim in program.dims] == [("batch", 512)]
     compare(program, module, (torch.randn(9, 6),))
