@@ -74,7 +74,7 @@ def draw(problem: Problem, name: str, device: str, seed: int) -> list[Any]:
         for tensor in tensors(inputs):
             if tensor.is_floating_point() and tensor.numel():
                 chosen.change(tensor, generator)
-    return inputs if chosen.batch == 1.0 else _resized(problem, inputs, chosen.batch)
+    return _resized(problem, inputs, chosen.batch) if problem.batch_limit and chosen.batch != 1.0 else inputs
 
 
 BATCH_SETS = ("half_batch", "double_batch")

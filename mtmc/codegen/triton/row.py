@@ -204,12 +204,17 @@ class _RowRenderer:
         value = bare(text)
         if masks:
             value = f"tl.where({' & '.join(masks)}, {value}, 0)"
-        dims = int(self.shape.two_d) + int(self._is_full(stage) and not self.shape.two_d)
-        total = value
-        for axis in range(dims + int(self.shape.two_d and self._is_full(stage)) - 1, -1, -1):
-            total = f"tl.{stage.accumulate if stage.accumulate == 'max' else 'sum'}({total}, {axis})"
-        if self.shape.two_d and not self._is_full(stage):
-            total = f"tl.{'max' if stage.accumulate == 'max' else 'sum'}(tl.reshape({value}, [ROWS]), 0)"
+        how = "max" if stage.accumulate == "max" else "sum"
+        match self.shape.two_d, self._is_full(stage):
+            case True, True:
+                spread = f"tl.broadcast_to({value}, {self.shape.text})"
+                total = f"tl.{how}(tl.reshape({spread}, [ROWS * COLS]), 0)"
+            case True, False:
+                total = f"tl.{how}(tl.reshape({value}, [ROWS]), 0)"
+            case False, True:
+                total = f"tl.{how}(tl.broadcast_to({value}, {self.shape.text}), 0)"
+            case _:
+                total = value
         name = emitter.fresh(f"{stage.target}_tile")
         self.frame.body.line(f"{name} = {total}")
         pointer = f"{identifier(stage.target)}_ptr"

@@ -39,3 +39,11 @@ def test_signs_has_zeros_and_both_signs() -> None:
     x = inputs.draw(PROBLEM, "signs", "cpu", 0)[0]
     shares = [(x == 0).float().mean(), (x < 0).float().mean(), (x > 0).float().mean()]
     assert all(share > 0.08 for share in shares)
+
+
+def test_a_dynamic_batch_is_tried_smaller_and_larger_within_its_limit() -> None:
+    size = PROBLEM.make_inputs("cpu", 0)[0].shape[0]
+    problem = PROBLEM.model_copy(update={"batch_limit": size + 1})
+    half, double = (inputs.draw(problem, name, "cpu", 0)[0] for name in inputs.BATCH_SETS)
+    assert half.shape[0] == (size + 1) // 2 and double.shape[0] == size + 1
+    assert torch.equal(double[size], double[0])
