@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from mtmc.errors import IRError
@@ -55,10 +55,16 @@ class Buffer:
 
     def offset(self, index: tuple[Index, ...]) -> Index:
         """Element offset of a multi-index from the buffer's first element."""
-        total = Index()
-        for value, stride in zip(index, self.strides, strict=True):
-            total = total + value * stride
-        return total
+        return _offset(self.strides, index)
+
+
+@lru_cache(maxsize=100_000)
+def _offset(strides: tuple[Index, ...], index: tuple[Index, ...]) -> Index:
+    # forms and renderers ask for the same few offsets again and again
+    total = Index()
+    for value, stride in zip(index, strides, strict=True):
+        total = total + value * stride
+    return total
 
 
 # ---- what PyTorch runs ---------------------------------------------------------------------------------------

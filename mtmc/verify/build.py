@@ -19,6 +19,9 @@ from typing import Any
 
 from mtmc.data.candidate import KernelSignature
 from mtmc.data.evaluation import KernelBuild
+from mtmc.log import get_logger
+
+log = get_logger("verify")
 
 SHARED_LIMIT = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 """Bytes of shared memory that one block may use, by compute capability (CUDA C++ Programming Guide, technical
@@ -48,11 +51,14 @@ class Builder:
         row = KernelBuild(kernel=signature.kernel, function=signature.function)
         try:
             kernel = compile_kernel(getattr(module, signature.function), signature, capability)
-            if launch:
-                build_launcher(kernel)
         except Exception as raised:  # whatever a compiler raises is a finding, not a fault
             text = str(raised).strip() or type(raised).__name__
             return {"row": row.model_dump(), "error": f"{type(raised).__name__}: {_essence(text)}"}
+        if launch:
+            try:
+                build_launcher(kernel)
+            except Exception as raised:  # only warms a cache: the first launch builds it then
+                log.debug("no launcher built for %s: %s", signature.function, raised)
         usage = resource_usage(kernel.asm["cubin"])
         row = row.model_copy(
             update={
