@@ -7,13 +7,14 @@ reference runs it and with TF32 off: equal results mean float32 (``exact``), dif
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from mtmc.capture.library import run_kernel
+from mtmc.ir.codec import from_json
 from mtmc.ir.index import Index
 from mtmc.ir.program import Buffer, Call, Kernel, Program, Ref, Role
 from mtmc.ir.types import DType
@@ -66,10 +67,20 @@ def measure_rounding(program: Program, device: str = "cuda", seed: int = 0) -> R
     return Rounding(found, True, device)
 
 
-def with_rounding(program: Program, result: Rounding) -> Program:
+def measure(program: str, device: str) -> dict[str, str]:
+    """:func:`measure_rounding` for another process: a Program as JSON in, the rounding of each kernel out."""
+    return measure_rounding(from_json(program), device).of_kernel
+
+
+def with_rounding(program: Program, of_kernel: Mapping[str, str]) -> Program:
     """The Program with each kernel's measured rounding."""
-    kernels = (replace(k, rounding=result.of_kernel.get(k.id, k.rounding)) for k in program.kernels)
+    kernels = (replace(k, rounding=of_kernel.get(k.id, k.rounding)) for k in program.kernels)
     return replace(program, kernels=tuple(kernels))
+
+
+def is_convolution(kernel: Kernel) -> bool:
+    """True where cuDNN runs the kernel, which may round operands by default."""
+    return _operation(kernel) in _CONVOLUTIONS
 
 
 def _operation(kernel: Kernel) -> str | None:

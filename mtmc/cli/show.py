@@ -27,11 +27,11 @@ def show(
     from mtmc.data.hardware import H200, detect
     from mtmc.ir.cost import shares
     from mtmc.problem import load_problem
-    from mtmc.search.driver import capture_probed
+    from mtmc.search.driver import capture_quietly
 
     quiet_torch()
     hardware = detect() or H200
-    program, _ = capture_probed(load_problem(file), "cpu")
+    program = capture_quietly(load_problem(file))
     found = propose(program, hardware, shares(program, hardware), actions)
     lines = [action.describe(program) for action in found.actions]
     if as_json:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mtmc.actions import VOCABULARY_VERSION
 from mtmc.capture import capture
-from mtmc.capture.probe import measure_rounding, with_rounding
+from mtmc.capture.probe import is_convolution, with_rounding
 from mtmc.codegen.module import CODEGEN_VERSION
 from mtmc.data.candidate import Candidate
 from mtmc.data.evaluation import Evaluation, Outcome
@@ -20,6 +20,7 @@ from mtmc.data.step import Versions
 from mtmc.env.heuristic import Heuristic
 from mtmc.env.policy import FirstLegal, Policy, Random
 from mtmc.errors import EnvironmentProblem, IRError, ProblemError, UsageError
+from mtmc.ir.codec import to_json
 from mtmc.ir.forms import MatmulForm, match
 from mtmc.ir.program import Kernel, Program
 from mtmc.micro.coder import Coder
@@ -33,7 +34,7 @@ from mtmc.search.rehearsal import Rehearsal
 from mtmc.search.result import Progress, SearchResult
 from mtmc.settings import get_settings
 from mtmc.store.store import Store
-from mtmc.verify.device import gpu_lock, is_cuda, resolve
+from mtmc.verify.device import is_cuda, resolve
 from mtmc.verify.judge import Judge
 from mtmc.verify.options import JudgeOptions
 from mtmc.verify.pool import BuildFailed, WorkerPool
@@ -121,7 +122,7 @@ def optimize_problem(
     coder = coder or CompilerCoder(hardware)
     options = judge_options or JudgeOptions()
     on_phase("capturing")
-    captured, probe_s = capture_probed(problem, device)
+    captured = capture_quietly(problem)
     rehearsal = None if card else Rehearsal.of(problem, captured, get_settings().interpret_elements)
     judged = rehearsal.problem if rehearsal else problem
     search_options = SearchOptions(
@@ -154,6 +155,9 @@ def optimize_problem(
         )
         pool = worker_pool(device, options)
         judge = stack.enter_context(Judge(judged, options=options, pool=pool))
+        probe_s = 0.0
+        if card is not None:
+            captured, probe_s = probed(captured, judge)
         result = search(
             problem,
             policy=chooser,
@@ -172,21 +176,26 @@ def optimize_problem(
     return replace(result, gpu_lock_s=result.gpu_lock_s + probe_s)
 
 
-def capture_probed(problem: Problem, device: str) -> tuple[Program, float]:
-    """The Program with the precision of its products as the reference has it on ``device``, and the seconds that the
-    card was held to measure that. Only what some form could generate is measured: for the rest it decides nothing."""
-    # torch.export prints the graph of a program that it refuses; the error that follows says it in one sentence.
+def capture_quietly(problem: Problem) -> Program:
+    """The Program. torch.export prints the graph of one that it refuses; the error after that says it in a sentence."""
     with redirect_stderr(StringIO()):
-        program = capture(problem, device)
+        return capture(problem)
+
+
+def probed(program: Program, judge: Judge) -> tuple[Program, float]:
+    """The Program with the precision of its products as the reference has it on the card, and the seconds that the card
+    was held to measure that, in the judge's trusted process. Only convolutions that some form could generate are
+    measured: for the rest it decides nothing."""
     open_ = tuple(kernel for kernel in program.kernels if _generatable(program, kernel))
-    if not is_cuda(device) or not open_:
+    if not open_:
         return program, 0.0
-    with gpu_lock(device) as lease:
-        rounding = measure_rounding(replace(program, kernels=open_), device)
-    return with_rounding(program, rounding), lease.seconds
+    rounding, seconds = judge.measure("mtmc.capture.probe:measure", to_json(replace(program, kernels=open_)))
+    return with_rounding(program, rounding), seconds
 
 
 def _generatable(program: Program, kernel: Kernel) -> bool:
+    if not is_convolution(kernel):
+        return False
     try:
         form = match(program, kernel)
     except IRError:

@@ -177,6 +177,22 @@ class Judge:
             gpu_lock_s=round(held + lease.seconds, 4),
         )
 
+    def measure(self, function: str, argument: str) -> tuple[Any, float]:
+        """Run ``module:name(argument, device)`` in the trusted process, the card held: its answer, and the seconds.
+
+        Raises:
+            JudgeError: it failed there.
+        """
+        self.pool.reference.wait_ready()
+        with devices.gpu_lock(self.device) as lease:
+            try:
+                value = self.pool.reference.call(
+                    "measure", self.options.reference_timeout_s, function=function, argument=argument
+                )
+            except Fault as fault:
+                raise JudgeError(f"{function} failed: {fault.sentence()}.") from fault
+        return value, lease.seconds
+
     def _compile(self, mode: str) -> tuple[float, str]:
         """Compile in the reference's child; answers (seconds of lock, why it failed)."""
         shared = self.options.shared_card

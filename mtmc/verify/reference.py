@@ -7,6 +7,7 @@ the card can end a run; the verdict on the numbers is the parent's.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -76,6 +77,13 @@ class Reference:
             "saved": {name: wire.meta(t) for name, t in state.saved(self.module).items()},
             "hidden": {name: wire.meta(t) for name, t in state.hidden(self.module).items()},
         }
+
+    def measure(self, function: str, argument: str) -> Any:
+        """Call ``module:name`` with the argument and this process's device, for a layer above this one."""
+        module, _, name = function.partition(":")
+        value = getattr(importlib.import_module(module), name)(argument, self.device)
+        collect(self.device)
+        return value
 
     def card(self) -> dict[str, Any]:
         """Which card this process uses."""

@@ -52,7 +52,7 @@ class Opener:
         from mtmc.bench.worker import BenchOptions, bench_judge
         from mtmc.data.hardware import H200, detect
         from mtmc.problem.problem import load_problem
-        from mtmc.search.driver import capture_probed, worker_pool
+        from mtmc.search.driver import capture_quietly, probed, worker_pool
         from mtmc.search.rehearsal import Rehearsal
         from mtmc.settings import get_settings
         from mtmc.store.store import Store as RealStore
@@ -66,10 +66,12 @@ class Opener:
         if name not in self._captured:
             problem = load_problem(Path(self.options.examples) / f"{name}.py")
             card = detect(int(device.partition(":")[2] or 0)) if is_cuda(device) else None
-            program, _ = capture_probed(problem, device)
+            program = capture_quietly(problem)
             rehearsal = None if card else Rehearsal.of(problem, program, get_settings().interpret_elements)
             pool = worker_pool(device, options)
             judge = RealJudge(rehearsal.problem if rehearsal else problem, options=options, pool=pool)
+            if card is not None:
+                program, _ = probed(program, judge)
             protocol = options.model_dump(mode="json")
             self._captured[name] = Opened(problem, program, judge, card or H200, card, protocol, self._store, rehearsal)
         else:

@@ -94,7 +94,7 @@ def test_rounding_without_a_device_is_assumed() -> None:
     )
     result = measure_rounding(program, "cpu")
     assert not result.measured and result.of_kernel == {"k0": "exact", "k2": "exact"}
-    assert with_rounding(program, result) == program
+    assert with_rounding(program, result.of_kernel) == program
 
 
 KERNELBENCH = Path(__file__).resolve().parents[3] / ".kb"

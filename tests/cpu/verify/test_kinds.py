@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
+from mtmc.capture import capture_module
 from mtmc.data.candidate import Candidate, KernelSignature
 from mtmc.data.evaluation import Evaluation, Outcome
+from mtmc.errors import JudgeError
+from mtmc.ir.codec import to_json
 from mtmc.problem import load_problem
 from mtmc.problem.module import save_module
 from mtmc.verify import Judge, WorkerPool
@@ -154,3 +158,13 @@ class ModelNew(nn.Module):
         assert evaluation.outcome is Outcome.ACCEPTED, evaluation.message
         wrong = judge.evaluate(Candidate(source=source.replace("aten.gelu", "aten.silu")))
         assert wrong.outcome is Outcome.WRONG_RESULT
+
+
+def test_the_trusted_process_measures_for_a_layer_above() -> None:
+    """The precision probe of capture runs beside the reference, not in the caller's process."""
+    program = capture_module(torch.nn.Conv2d(3, 4, 1), (torch.randn(1, 3, 8, 8),))
+    with Judge(load_problem(ADD), device="cpu") as judge:
+        found, seconds = judge.measure("mtmc.capture.probe:measure", to_json(program))
+        assert found == {"k0": "exact"} and seconds == 0.0
+        with pytest.raises(JudgeError, match="no_such_function failed"):
+            judge.measure("mtmc.capture.probe:no_such_function", "")
