@@ -93,11 +93,17 @@ def test_every_helper_exists() -> None:
     assert found <= set(HELPERS) and helper_for("remainder", DType.I64) is None
 
 
-@pytest.mark.parametrize("op", ELEMENTWISE)
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
-def test_floats(op: str, dtype: DType, interpreter: InterpreterProcess) -> None:
-    if op in MISSING.get(dtype, ()):
-        pytest.skip("knowingly missing")
+@pytest.mark.parametrize(("dtype", "op"), [(dtype, op) for dtype, ops in MISSING.items() for op in sorted(ops)])
+def test_what_has_no_exact_text_is_refused(dtype: DType, op: str) -> None:
+    with pytest.raises(CodegenError, match=f"no exact '{op}'"):
+        render_op(op, ["x", "y", "z"][: ELEMENTWISE[op].arity], dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [(dtype, op) for dtype in (DType.F32, DType.F64) for op in ELEMENTWISE if op not in MISSING.get(dtype, ())],
+)
+def test_floats(dtype: DType, op: str, interpreter: InterpreterProcess) -> None:
     x, y = DOMAIN.get(op, lambda x, y: (x, y))(*floats())
     x, y = x.astype(np.float32), y.astype(np.float32)
     program = program_of(op, dtype, len(x))
